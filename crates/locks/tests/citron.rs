@@ -345,3 +345,36 @@ fn a_reader_too_many_is_refused_and_leaves_nothing_behind() {
         block_on(client.release(grant)).expect("it is held");
     }
 }
+
+#[test]
+fn a_range_that_is_refused_for_too_many_readers_of_one_part_holds_none_of_the_others() {
+    const CROWDED: u64 = 4096;
+    let params = Params::default();
+    let fabric = fabric::<CitronRw>(&params);
+    let client =
+        |index| <CitronRw as Protocol>::client(fabric.endpoint(PeerId::client(index)), &space(), &params);
+    let mut readers = Vec::new();
+    let refused = (0..1000).find_map(|index| {
+        let reader = client(index);
+        match block_on(reader.acquire(shared(CROWDED, CROWDED + 1))) {
+            Ok(grant) => readers.push((reader, grant)),
+            Err(denied) => return Some(denied),
+        }
+        None
+    });
+    assert!(matches!(refused, Some(Denied::Unsupported(_))), "{} readers", readers.len());
+    let (next, writer) = (client(1000), client(1001));
+    for before in [1, 2, 40, 64, 100, 1000] {
+        let refused = block_on(next.acquire(shared(CROWDED - before, CROWDED + 1)));
+        assert!(matches!(refused, Err(Denied::Unsupported(_))), "from {before} before: {:?}", refused.err());
+        let free = range(CROWDED - before, CROWDED).with(Patience::Try);
+        let grant =
+            block_on(writer.acquire(free)).unwrap_or_else(|denied| panic!("{before} before: {denied}"));
+        block_on(writer.release(grant)).expect("it is ours");
+    }
+    for (reader, grant) in readers {
+        block_on(reader.release(grant)).expect("it is its");
+    }
+    let grant = block_on(writer.acquire(range(CROWDED, CROWDED + 1))).expect("nobody reads any more");
+    block_on(writer.release(grant)).expect("it is ours");
+}

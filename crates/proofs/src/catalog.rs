@@ -37,6 +37,8 @@ pub fn visit(visitor: &mut impl Visitor) {
     crate::qplock_member::visit(visitor);
     crate::shiftlock::visit(visitor);
     crate::holders::visit(visitor);
+    #[cfg(target_os = "linux")]
+    crate::slots::visit(visitor);
     crate::combiner::visit(visitor);
     crate::qplock::visit(visitor);
     crate::fisslock::visit(visitor);

@@ -20,6 +20,8 @@ pub mod retained;
 #[cfg(target_os = "linux")]
 pub mod served;
 mod shiftlock;
+#[cfg(target_os = "linux")]
+mod slots;
 pub mod subject;
 
 pub use baselines::cas::{Flaw, Flawed, FlawedClient, Torn};

@@ -42,7 +42,10 @@ const fn row(files: &'static str, judges: &'static [Judge]) -> Row {
 /// All that is changed.
 pub(super) const ROWS: [Row; 12] = [
     row("crates/fabric/src/backend/tcp/**", &[Tests(FABRIC), Tests(SERVER)]),
-    row("crates/fabric/src/backend/shm/**", &[Tests(FABRIC), Tests(CLIENT)]),
+    row(
+        "crates/fabric/src/backend/shm/**",
+        &[Tests(FABRIC), Explorer(&["shm-slots"], STATES), Tests(CLIENT)],
+    ),
     row("crates/server/src/**", &[Tests(SERVER), Explorer(&["served", "retained"], SERVED)]),
     row("crates/lockwright/src/lock/**", &[Tests(CLIENT), Tests(SERVER)]),
     row("crates/lockwright/src/backend/**", &[Tests(CLIENT), Tests(SERVER)]),
@@ -64,7 +67,10 @@ pub(super) const ROWS: [Row; 12] = [
         &[
             Tests(LOCKS),
             Tests(CLIENT),
-            Explorer(&["holders", "holders-portable", "holders-narrow", "holders-ranges"], STATES),
+            Explorer(
+                &["holders", "holders-portable", "holders-narrow", "holders-ranges", "holders-joined"],
+                STATES,
+            ),
         ],
     ),
     row(

@@ -13,13 +13,37 @@
 
 use super::liveness::{self, Liveness};
 use super::record::{ClientRecord, ClientWord, First, RecordWord, TableLayout};
+use crate::shiftlock::Shipped;
 use lockwright_fabric::{Endpoint, FabricError, PeerId, Time};
+
+/// Where mutants differ from what is shipped. The defaults are what is shipped.
+pub trait MembershipRules {
+    /// The next client of a slot leaves no suspicion of the last one as it is.
+    const LIVENESS_IS_RENEWED: bool = true;
+    /// Whoever evicts looks once more whose the slot is.
+    const SLOTS_ARE_READ_AGAIN: bool = true;
+}
+
+impl MembershipRules for Shipped {}
 
 /// Takes over the slot of `ep`'s client, which is nobody else's: all records are free.
 ///
 /// # Errors
 /// If the memory cannot be reached.
 pub async fn join<E: Endpoint>(
+    ep: &E,
+    layout: &TableLayout,
+    now: Time,
+    lease_ns: u64,
+) -> Result<(), FabricError> {
+    join_by::<Shipped, E>(ep, layout, now, lease_ns).await
+}
+
+/// [`join`], by the rules of `R`.
+///
+/// # Errors
+/// Likewise.
+pub async fn join_by<R: MembershipRules, E: Endpoint>(
     ep: &E,
     layout: &TableLayout,
     now: Time,
@@ -45,6 +69,9 @@ pub async fn join<E: Endpoint>(
     let word = layout.client(slot, ClientWord::Liveness);
     loop {
         let old = ep.go(word.read()).await?;
+        if !R::LIVENESS_IS_RENEWED && !Liveness(old).is_evicted() {
+            break;
+        }
         if ep.go(word.cas(old, Liveness(old).renewed().0)).await? == old {
             break;
         }
@@ -78,8 +105,22 @@ pub async fn evict<E: Endpoint>(
     client: &ClientRecord,
     silent: impl AsyncFn(&ClientRecord, Option<Time>) -> bool,
 ) -> Result<bool, FabricError> {
+    evict_by::<Shipped, E>(ep, layout, client, silent).await
+}
+
+/// [`evict`], by the rules of `R`.
+///
+/// # Errors
+/// Likewise.
+pub async fn evict_by<R: MembershipRules, E: Endpoint>(
+    ep: &E,
+    layout: &TableLayout,
+    client: &ClientRecord,
+    silent: impl AsyncFn(&ClientRecord, Option<Time>) -> bool,
+) -> Result<bool, FabricError> {
     let word = layout.client(layout.slot(client.peer), ClientWord::Liveness);
     let silent = async |since| match read_again(ep, layout, client).await {
+        _ if !R::SLOTS_ARE_READ_AGAIN => silent(client, since).await,
         Ok(Some(client)) => silent(&client, since).await,
         _ => false,
     };

@@ -115,6 +115,8 @@ pub struct HolderParams {
     pub left_by_readers: u64,
     /// How often the first lock has been released.
     pub released: u64,
+    /// Of clients that come and go: nobody is stopped, so nobody who lives may be evicted.
+    pub nobody_stops: bool,
 }
 
 impl Default for HolderParams {
@@ -132,6 +134,7 @@ impl Default for HolderParams {
             left_by_the_dead: false,
             left_by_readers: 0,
             released: 0,
+            nobody_stops: false,
         }
     }
 }

@@ -24,7 +24,7 @@ type Case = (&'static str, &'static str, &'static [&'static [Op]], Faults);
 /// Clients acknowledge every message: only here, since it multiplies the states.
 const ACKS: &str = "acks";
 
-const CASES: [Case; 18] = [
+const CASES: [Case; 20] = [
     ("healthy", "two writers", &[WRITES, WRITES], NONE),
     (
         "restart",
@@ -97,6 +97,18 @@ const CASES: [Case; 18] = [
         "two writers, the server is killed twice, anywhere",
         &[WRITES, WRITES],
         Faults { kills: 2, ..NONE },
+    ),
+    (
+        "restarts-thrice",
+        "a writer, the server is killed three times, anywhere",
+        &[WRITES],
+        Faults { kills: 3, ..NONE },
+    ),
+    (
+        "restart-and-sleep",
+        "two writers, the server is killed between two steps, a client's machine is suspended and knows of nothing",
+        &[WRITES, WRITES],
+        Faults { restarts: 1, suspends: 1, ..NONE },
     ),
     (
         "restart-and-stop",

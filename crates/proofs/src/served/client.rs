@@ -210,8 +210,8 @@ impl Client {
         }
     }
 
-    /// A message of the server has arrived.
-    pub(super) fn hear(&mut self, message: &Message) -> Result<(), Violation> {
+    /// A message of the server has arrived, which was sent since the client last woke up if it `is_fresh`.
+    pub(super) fn hear(&mut self, message: &Message, is_fresh: bool) -> Result<(), Violation> {
         let Some((taken, response)) = Response::decode(message) else {
             return Err(Violation::new(Checker::Quiet, "a server sent what no client understands"));
         };
@@ -223,7 +223,7 @@ impl Client {
         self.lose();
         self.settle();
         // A claim that is not answered yet tells it nothing.
-        self.unaware &= self.request.is_some_and(|(id, _)| self.table.is_claimed(id));
+        self.unaware &= !is_fresh || self.request.is_some_and(|(id, _)| self.table.is_claimed(id));
         Ok(())
     }
 

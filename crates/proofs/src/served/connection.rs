@@ -21,6 +21,8 @@ pub(super) struct Connection {
     pub(super) to_server: VecDeque<Frame>,
     /// With their numbers.
     pub(super) to_client: VecDeque<(u64, Message)>,
+    /// So many of those were on their way when the client's machine woke up.
+    pub(super) stale: usize,
     pub(super) open_at_client: bool,
     pub(super) open_at_server: bool,
 }
@@ -33,6 +35,7 @@ impl Connection {
             number,
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
+            stale: 0,
             open_at_client: true,
             open_at_server: true,
         }

@@ -372,7 +372,10 @@ impl Served {
                 state.route();
             }
             Step::ToClient(c, nth) => {
-                let (seq, message) = state.connection(*c, *nth).to_client.pop_front().expect("it was listed");
+                let connection = state.connection(*c, *nth);
+                let (seq, message) = connection.to_client.pop_front().expect("it was listed");
+                let is_fresh = connection.stale == 0;
+                connection.stale = connection.stale.saturating_sub(1);
                 let session = state.clients[*c].session.as_mut().expect("a connection has a session");
                 if seq > session.seen + 1 {
                     let what = format!("C{c} got message {seq} of the server after {}", session.seen);
@@ -381,7 +384,7 @@ impl Served {
                 if seq == session.seen + 1 {
                     let ack = session.receive(seq, self.acks_every.unwrap_or(u64::MAX));
                     state.connection(*c, *nth).to_server.extend(ack.map(Frame::Ack));
-                    state.clients[*c].hear(&message)?;
+                    state.clients[*c].hear(&message, is_fresh)?;
                 }
             }
             Step::BreaksAtClient(c) => {
@@ -450,6 +453,9 @@ impl Served {
             Step::Wakes(c) => {
                 let client = &mut state.clients[*c];
                 (client.life, client.unaware) = (Life::Runs, true);
+                if let Some(connection) = state.believed(*c) {
+                    connection.stale = connection.to_client.len();
+                }
             }
             Step::Stops(c) => {
                 self.spend(&mut state.left.stops);
@@ -489,7 +495,8 @@ impl Served {
             let (units, alone) = client.claim();
             for (writers, all) in &mut state.tokens[units] {
                 let floor = if alone { *all } else { *writers };
-                if token <= floor {
+                // Of one that has woken up and heard nothing since, the token is what others go by.
+                if token <= floor && !client.unaware {
                     let what = format!("C{c} was granted token {token}, after {floor} was given to others");
                     return Err(Violation::new(Checker::Tokens, what));
                 }

@@ -124,6 +124,7 @@ impl State {
             // What nobody will read.
             if !connection.open_at_client && !connection.to_client.is_empty() {
                 connection.to_client.clear();
+                connection.stale = 0;
             }
             if !connection.open_at_server && !connection.to_server.is_empty() {
                 connection.to_server.clear();

@@ -111,6 +111,8 @@ pub(crate) fn all() -> Vec<Case<ShiftParams>> {
         mixed("three-twice-and-one", 3, 0, params(2)).rounds(2).clients(1, &[READ]),
         // Readers get their turn after so many writers, and writers theirs after those readers.
         mixed("fair", 2, 1, params(1)).rounds(2).bypass(3),
+        // No more than those: the writers take turns, so that nobody but the reader is overtaken as often.
+        mixed("fair-to-readers", 2, 0, params(3)).rounds(2).clients(1, &[READ]).bypass(2),
         mixed("two-locks", 1, 0, params(1))
             .clients(2, &[WRITE, Want::shared(1)])
             .clients(1, &[READ, Want::exclusive(1)])

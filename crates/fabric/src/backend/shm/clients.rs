@@ -11,35 +11,20 @@
 //! | 192 | mailbox: head, where the reader is |
 //! | 200..256 | label: host and program |
 //!
-//! | phase | meaning | next |
-//! |---|---|---|
-//! | 0 free | no client | 1 when a client takes it |
-//! | 1 joining | taken, not reachable yet | 2; 3 if the process ends |
-//! | 2 alive | a member | 0 when it leaves; 4 if it leaves names behind; 3 if its process ends or it is evicted |
-//! | 3 dead | not a member; lock words may still name it | 4 when an evicted process drops its endpoint; 0 when reaped |
-//! | 4 gone | as 3, and its process will not touch the slot any more | 0 when reaped |
-//!
-//! A slot is not reused while the process of an evicted client may still touch its memory.
-//!
-//! Every change is one compare-and-swap of the state word, and every return to 0 bumps the generation. So a member's state
-//! word is a value that never comes back: the client compares it before every verb and knows that it is still a member.
-//! A peer id is made of slot and generation, and is reused only after the generations have wrapped around.
+//! `slot` has what a slot goes through from one client to the next. A peer id is made of slot and generation, and is reused
+//! only after the generations have wrapped around.
 
 use super::error::SpaceError;
 use super::file::{read_bytes, write_bytes};
 use super::layout::{AT_CURSOR, SLOT_BYTES, Section};
 use super::process::{self, Process, ProcessState};
 use super::shared::Shared;
+use super::slot::{self, Probed, SlotState, SlotTable};
 use crate::addr::PeerId;
+use crate::backend::block_on;
 use crate::wait::Time;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-
-const FREE: u64 = 0;
-const JOINING: u64 = 1;
-const ALIVE: u64 = 2;
-const DEAD: u64 = 3;
-const GONE: u64 = 4;
 
 const AT_START: u64 = 8;
 const AT_JOINED: u64 = 16;
@@ -50,36 +35,6 @@ pub(super) const AT_TAIL: u64 = 128;
 pub(super) const AT_HEAD: u64 = 192;
 const AT_LABEL: u64 = 200;
 const LABEL_MAX: usize = 56;
-
-/// A slot's state word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SlotState(pub(super) u64);
-
-impl SlotState {
-    const fn new(phase: u64, generation: u64, pid: u32) -> Self {
-        Self(phase | (generation & 0xfff_ffff) << 4 | (pid as u64) << 32)
-    }
-
-    const fn phase(self) -> u64 {
-        self.0 & 0xf
-    }
-
-    const fn generation(self) -> u64 {
-        self.0 >> 4 & 0xfff_ffff
-    }
-
-    const fn pid(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-
-    const fn with(self, phase: u64) -> Self {
-        Self(self.0 & !0xf | phase)
-    }
-
-    const fn freed(self) -> Self {
-        Self::new(FREE, self.generation() + 1, 0)
-    }
-}
 
 /// A client's membership in the space.
 #[derive(Clone, Copy, Debug)]
@@ -121,12 +76,8 @@ impl Shared {
         self.layout.start(Section::Clients) + slot * SLOT_BYTES
     }
 
-    fn state(&self, slot: u64) -> SlotState {
+    fn state_now(&self, slot: u64) -> SlotState {
         SlotState(self.map.u64(self.slot_at(slot)).load(SeqCst))
-    }
-
-    fn change(&self, slot: u64, from: SlotState, to: SlotState) -> bool {
-        self.map.u64(self.slot_at(slot)).compare_exchange(from.0, to.0, SeqCst, SeqCst).is_ok()
     }
 
     fn slots(&self) -> u64 {
@@ -146,13 +97,13 @@ impl Shared {
         let (_, false) = peer.index() else { return None };
         let number = u64::from(peer.0.checked_sub(1)?);
         let slot = number & (self.slots() - 1);
-        let state = self.state(slot);
-        (state.phase() != FREE && self.peer_of(slot, state) == peer).then_some((slot, state))
+        let state = self.state_now(slot);
+        (!state.is_free() && self.peer_of(slot, state) == peer).then_some((slot, state))
     }
 
     /// The slot of `peer` if it is marked alive.
     pub(super) fn find_alive(&self, peer: PeerId) -> Option<u64> {
-        self.find(peer).filter(|(_, state)| state.phase() == ALIVE).map(|(slot, _)| slot)
+        self.find(peer).filter(|(_, state)| state.is_alive()).map(|(slot, _)| slot)
     }
 
     /// Joins the space: takes a free slot, reaping dead clients if there is none.
@@ -163,9 +114,7 @@ impl Shared {
             }
             let first = self.map.u64(AT_CURSOR).fetch_add(1, SeqCst);
             for slot in (first..).take(self.slots() as usize).map(|slot| slot & (self.slots() - 1)) {
-                let state = self.state(slot);
-                let joining = SlotState::new(JOINING, state.generation(), self.own.pid);
-                if state.phase() == FREE && self.change(slot, state, joining) {
+                if let Some(joining) = block_on(slot::take(self, slot, self.own.pid)) {
                     return self.init_slot(slot, joining, label);
                 }
             }
@@ -176,10 +125,10 @@ impl Shared {
     /// What slots are free or this process's, after dead clients have been reaped if few are free.
     pub(super) fn room(&self) -> Room {
         let count = || {
-            let states = (0..self.slots()).map(|slot| self.state(slot));
+            let states = (0..self.slots()).map(|slot| self.state_now(slot));
             states.fold(Room { free: 0, own: 0 }, |room, state| Room {
-                free: room.free + u64::from(state.phase() == FREE),
-                own: room.own + u64::from(state.phase() != FREE && state.pid() == self.own.pid),
+                free: room.free + u64::from(state.is_free()),
+                own: room.own + u64::from(!state.is_free() && state.pid() == self.own.pid),
             })
         };
         let room = count();
@@ -197,32 +146,23 @@ impl Shared {
         let memory = [(at, SLOT_BYTES), (mailbox, self.cell_at(slot, cells) - mailbox)];
         for (start, bytes) in memory {
             if let Err(error) = self.map.allocate(start, bytes) {
-                self.change(slot, joining, joining.freed());
+                block_on(slot::abandon(self, slot, joining));
                 return Err(error);
             }
         }
-        self.map.u64(at + AT_START).store(self.own.start, SeqCst);
         self.map.u64(at + AT_JOINED).store(process::now().0, SeqCst);
         self.map.u32(at + AT_REFS).store(0, SeqCst);
         self.map.u32(at + AT_LISTENERS).store(0, SeqCst);
         let mut label = label.as_bytes().to_vec();
         label.resize(LABEL_MAX, 0);
         write_bytes(&self.map, at + AT_LABEL, &label);
-        let state = joining.with(ALIVE);
-        if !self.change(slot, joining, state) {
-            return Err(SpaceError::Evicted);
-        }
+        let state = block_on(slot::open(self, slot, joining, self.own.start)).ok_or(SpaceError::Evicted)?;
         Ok(Membership { slot, peer: self.peer_of(slot, state), state })
     }
 
     /// Frees the slot; a client that leaves names behind has to be reaped.
     pub(super) fn leave(&self, membership: &Membership) {
-        let names = self.refs_of(membership.slot).load(SeqCst);
-        let next = if names == 0 { membership.state.freed() } else { membership.state.with(GONE) };
-        if !self.change(membership.slot, membership.state, next) {
-            // Evicted before: now its process will not touch the slot any more.
-            self.change(membership.slot, membership.state.with(DEAD), membership.state.with(GONE));
-        }
+        block_on(slot::leave(self, membership.slot, membership.state));
     }
 
     /// The number of names that a slot's client uses. Changed under the directory's lock.
@@ -233,24 +173,18 @@ impl Shared {
     /// Sets the number of names of every client.
     pub(super) fn recount_names(&self, counts: &HashMap<PeerId, u32>) {
         for slot in 0..self.slots() {
-            let state = self.state(slot);
-            if state.phase() != FREE {
+            let state = self.state_now(slot);
+            if !state.is_free() {
                 let count = counts.get(&self.peer_of(slot, state)).copied().unwrap_or(0);
                 self.refs_of(slot).store(count, SeqCst);
             }
         }
     }
 
-    /// The process of a slot whose state word is `state`; `None` if it has changed since.
-    fn process(&self, slot: u64, state: SlotState) -> Option<Process> {
-        let start = self.map.u64(self.slot_at(slot) + AT_START).load(SeqCst);
-        (self.state(slot) == state).then_some(Process { pid: state.pid(), start })
-    }
-
     /// The process of `peer`.
     pub(super) fn process_of(&self, peer: PeerId) -> Option<Process> {
         let (slot, state) = self.find(peer)?;
-        self.process(slot, state)
+        block_on(slot::process(self, slot, state))
     }
 
     /// Whether the client in `slot` is alive. Marks it dead if its process has ended.
@@ -260,58 +194,45 @@ impl Shared {
 
     /// The same, by what `has_ended` says of its process.
     fn probe_by(&self, slot: u64, state: SlotState, has_ended: impl FnOnce(Process) -> bool) -> bool {
-        let ended = match state.phase() {
-            // A slot whose state word has changed is not that client's any more.
-            ALIVE => self.process(slot, state).is_none_or(has_ended),
-            // It may not have written its start time yet.
-            JOINING => process::state_of_pid(state.pid()) == ProcessState::Ended,
-            _ => true,
-        };
-        if ended {
-            self.mark_dead(slot, state);
-        }
-        !ended
+        let Probed { lives, marked } =
+            block_on(slot::probe(self, slot, state, async |process| has_ended(process)));
+        self.tell_marked(slot, marked);
+        lives
     }
 
-    fn mark_dead(&self, slot: u64, state: SlotState) -> bool {
-        let lives = matches!(state.phase(), ALIVE | JOINING);
-        let marked = lives && self.change(slot, state, state.with(DEAD));
+    /// A sleeping client learns of its eviction now, a stopped one when it continues.
+    fn tell_marked(&self, slot: u64, marked: bool) {
         if marked {
-            // A sleeping client learns of its eviction now, a stopped one when it continues.
             self.ring_always(slot);
         }
-        marked
     }
 
     /// Whether `peer` is a member and its process not known to have ended.
     pub(super) fn is_alive(&self, peer: PeerId) -> bool {
         match self.find(peer) {
-            Some((slot, state)) if state.phase() == ALIVE => self.probe(slot, state),
+            Some((slot, state)) if state.is_alive() => self.probe(slot, state),
             _ => false,
         }
     }
 
     pub(super) fn evict(&self, peer: PeerId) -> bool {
-        let alive = self.find(peer).filter(|(_, state)| state.phase() == ALIVE);
-        alive.is_some_and(|(slot, state)| self.mark_dead(slot, state))
+        let Some((slot, state)) = self.find(peer).filter(|(_, state)| state.is_alive()) else { return false };
+        let marked = block_on(slot::evict(self, slot, state));
+        self.tell_marked(slot, marked);
+        marked
     }
 
     /// Frees the slot of a dead peer, unless it still uses names or its process may still touch the slot.
     pub(super) fn reap(&self, peer: PeerId) -> bool {
         let Some((slot, state)) = self.find(peer) else { return true };
-        let untouched = match state.phase() {
-            GONE => true,
-            DEAD => self.process(slot, state).is_some_and(Process::has_ended),
-            _ => false,
-        };
-        untouched && self.refs_of(slot).load(SeqCst) == 0 && self.change(slot, state, state.freed())
+        block_on(slot::reap(self, slot, state))
     }
 
     /// Reaps the dead clients that use no names.
     fn reap_unused(&self) {
         for slot in 0..self.slots() {
-            let state = self.state(slot);
-            if state.phase() != FREE && !self.probe(slot, state) {
+            let state = self.state_now(slot);
+            if !state.is_free() && !self.probe(slot, state) {
                 self.reap(self.peer_of(slot, state));
             }
         }
@@ -335,11 +256,11 @@ impl Shared {
             *ended.entry((process.pid, process.start)).or_insert_with(|| process.has_ended())
         };
         for slot in 0..self.slots() {
-            let state = self.state(slot);
-            if !matches!(state.phase(), ALIVE | DEAD | GONE) {
+            let state = self.state_now(slot);
+            if !state.is_listed() {
                 continue;
             }
-            let alive = state.phase() == ALIVE && self.probe_by(slot, state, &mut has_ended);
+            let alive = state.is_alive() && self.probe_by(slot, state, &mut has_ended);
             if !is_listed(alive) {
                 continue;
             }
@@ -363,17 +284,32 @@ impl Shared {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+impl SlotTable for Shared {
+    async fn state(&self, slot: u64) -> SlotState {
+        self.state_now(slot)
+    }
 
-    #[test]
-    fn a_state_word_keeps_its_fields_apart_and_its_generation_wraps() {
-        let state = SlotState::new(ALIVE, 0xabc_def0, 4_194_303);
-        assert_eq!((state.phase(), state.generation(), state.pid()), (ALIVE, 0xabc_def0, 4_194_303));
-        assert_eq!(state.with(DEAD).phase(), DEAD);
-        assert_eq!(state.with(DEAD).generation(), 0xabc_def0);
-        let last = SlotState::new(DEAD, 0xfff_ffff, 7);
-        assert_eq!((last.freed().generation(), last.freed().pid(), last.freed().phase()), (0, 0, FREE));
+    async fn swap(&self, slot: u64, from: SlotState, to: SlotState) -> bool {
+        self.map.u64(self.slot_at(slot)).compare_exchange(from.0, to.0, SeqCst, SeqCst).is_ok()
+    }
+
+    async fn start(&self, slot: u64) -> u64 {
+        self.map.u64(self.slot_at(slot) + AT_START).load(SeqCst)
+    }
+
+    async fn set_start(&self, slot: u64, start: u64) {
+        self.map.u64(self.slot_at(slot) + AT_START).store(start, SeqCst);
+    }
+
+    async fn names(&self, slot: u64) -> u32 {
+        self.refs_of(slot).load(SeqCst)
+    }
+
+    async fn has_pid_ended(&self, pid: u32) -> bool {
+        process::state_of_pid(pid) == ProcessState::Ended
+    }
+
+    async fn has_ended(&self, process: Process) -> bool {
+        process.has_ended()
     }
 }

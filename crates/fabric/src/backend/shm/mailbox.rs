@@ -139,8 +139,10 @@ impl Shared {
                 return Pushed::Stored { waits: head.load(SeqCst) != position, position };
             } else if lap.wrapping_sub(state.lap()) & LAPS == 1 {
                 return Pushed::Full { head: head.load(SeqCst) };
+            } else {
+                // The tail has moved on since it was read; or the reader is past it, over a cell that was skipped and is free again.
+                next();
             }
-            // Else the tail has moved on since it was read.
         }
     }
 }
@@ -309,6 +311,45 @@ mod tests {
             assert_eq!((state.kind(), state.peer()), (SKIPPED, claimed.peer()));
             assert_eq!(drain(shared, &mut inbox, &to).1, [lock]);
         }
+    }
+
+    /// `client` was evicted, says that it is done, and its slot is free.
+    fn ends(shared: &Shared, client: &Client) {
+        shared.evict(client.membership.peer);
+        shared.leave(&client.membership);
+        assert!(shared.reap(client.membership.peer));
+    }
+
+    #[test]
+    fn a_cell_of_a_sender_that_is_gone_is_used_again_whether_it_was_passed_over_or_not() {
+        for passed_over in [false, true] {
+            let scratch = Scratch::new("gone");
+            let (shared, from, to) = (&scratch.0, scratch.client(), scratch.client());
+            let mut inbox = Inbox::new(shared, &to.membership);
+            let (at, _) = claim(shared, &from, &to);
+            if passed_over {
+                assert!(shared.evict(from.membership.peer));
+                drain(shared, &mut inbox, &to);
+            }
+            ends(shared, &from);
+            for lock in 0..shared.layout.shape.cells {
+                push(shared, &to, &to, lock);
+                assert_eq!(drain(shared, &mut inbox, &to).1, [lock]);
+            }
+            assert_ne!(State(shared.map.u64(at).load(SeqCst)).kind(), SKIPPED, "{passed_over}");
+        }
+    }
+
+    #[test]
+    fn a_cell_that_the_former_owner_has_read_is_not_in_the_way_though_it_died_before_it_said_so() {
+        let scratch = Scratch::new("read");
+        let (shared, from, to) = (&scratch.0, scratch.client(), scratch.client());
+        let mut inbox = Inbox::new(shared, &to.membership);
+        let Pushed::Stored { position, .. } = push(shared, &from, &to, 1) else { panic!("it has room") };
+        let (at, lap) = shared.place(to.membership.slot, position);
+        shared.map.u64(at).store(State::new(FREE, NOBODY, lap + 1).0, SeqCst);
+        push(shared, &from, &to, 2);
+        assert_eq!(drain(shared, &mut inbox, &to).1, [2]);
     }
 
     #[test]

@@ -26,7 +26,7 @@
 //! | `file.rs`, `options.rs` | creating and opening a file |
 //! | `private.rs` | a folder that is closed to other users |
 //! | `map.rs`, `area.rs` | the mapping, lock words; the only `unsafe` |
-//! | `clients.rs`, `process.rs`, `pidfd_cache.rs` | members, and whether their processes are alive |
+//! | `clients.rs`, `slot.rs`, `process.rs`, `pidfd_cache.rs` | members, and whether their processes are alive |
 //! | `doorbell.rs`, `park.rs`, `wait.rs` | sleeping and waking |
 //! | `mailbox.rs`, `send.rs`, `receive.rs` | messages |
 //! | `names/` | the directory of names |
@@ -56,6 +56,7 @@ mod receive;
 mod scratch;
 mod send;
 mod shared;
+pub mod slot;
 mod space;
 mod wait;
 

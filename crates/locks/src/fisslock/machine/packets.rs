@@ -175,3 +175,36 @@ impl<R: Rules> Machine<R> {
         self.unpark(lid, parked, out);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::packet::{Number, Ticket, Waiter};
+    use super::super::super::{Params, Shipped};
+    use super::*;
+
+    const LID: u64 = 3;
+
+    #[test]
+    fn a_packet_that_waits_for_an_agent_to_leave_is_not_acknowledged_before_however_often_it_comes() {
+        let mut machine = Machine::<Shipped>::new(1, 2, &Params::default());
+        let agent = Agent::idle(Mode::Shared, 0);
+        machine.agents.insert(LID, AgentState::Leaving { agent, next: None, parked: Vec::new() });
+        let ticket = Ticket { mid: 2, tid: 1 };
+        let asks = Packet::acquire(LID, Waiter { ticket, mode: Mode::Exclusive, priority: 0, tries: false });
+        let asks = Packet {
+            flags: Flags { counted: true, ..asks.flags },
+            number: Number { origin: 2, lane: 0, seq: 1 },
+            epoch: machine.epoch(),
+            ..asks
+        };
+        let mut out = Outbox::default();
+        for _ in 0..3 {
+            machine.packet(asks.clone(), &mut out);
+            assert_eq!(out.datagrams.len(), 0, "its sender keeps the others back");
+            let Some(AgentState::Leaving { parked, .. }) = machine.agents.get(&LID) else {
+                panic!("it leaves")
+            };
+            assert_eq!(parked.len(), 1);
+        }
+    }
+}
