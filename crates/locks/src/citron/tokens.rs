@@ -5,8 +5,8 @@
 //! the words its units belong to, at a moment when it already excludes all requests it conflicts with; so a client that
 //! conflicts and comes later adds later, and reads more. Two grants that conflict share a unit, and with it a word. The
 //! addition rides in the last batch of an uncontended acquire and costs no round trip. A range over several words takes the
-//! largest of them, and lifts the others to it before it is granted: that is one round trip more, for ranges that cross a
-//! 64th of the space. An attempt that fails after its addition leaves a gap. Nothing ever sets a counter back, recoveries
+//! largest of them, and raises the others to it before it is granted: that is one round trip more, for ranges that cross a
+//! 64th of the space, and another one for each time that a reader beside it was first. An attempt that fails after its addition leaves a gap. Nothing ever sets a counter back, recoveries
 //! included, so tokens rise across them, too.
 //!
 //! **The era** is one word per lock, where locks are recovered at all. Every recovery adds one to it before it takes
@@ -111,7 +111,8 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         self.level_tokens(tree, segments.start, &seen[..count], Proof { token: None, era, posted }).await
     }
 
-    /// Takes the largest of what was `seen` from segment `first` on, and lifts the other words to it.
+    /// Takes the largest of what was `seen` from segment `first` on, and raises the other words to it. Never above it: readers
+    /// who did so side by side, each by what was missing, would raise each other's words in turn, by twice as much every time.
     async fn level_tokens(
         &self,
         tree: &Tree,
@@ -121,14 +122,26 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
     ) -> Result<Proof, FabricError> {
         let Some(largest) = seen.iter().max().copied() else { return Ok(proof) };
         if R::LEVELS_TOKENS && seen.iter().any(|old| *old != largest) {
-            let lifts = (first..).zip(seen).filter(|(_, old)| **old != largest);
-            let lifts = lifts.map(|(segment, old)| tree.token_word(segment).fetch_add(largest - old).raw());
-            let mut verbs = lifts.chain(self.era_verb(tree)).peekable();
-            while verbs.peek().is_some() {
-                let batch: ArrayVec<RawVerb, MAX_BATCH> = verbs.by_ref().take(MAX_BATCH).collect();
-                let olds = self.ep.go(batch.as_slice()).await?;
-                // The last batch ends with the era.
+            let target = largest + 1;
+            let mut lower: Vec<(u64, u64)> = (first..)
+                .zip(seen)
+                .filter(|(_, old)| **old != largest)
+                .map(|(at, old)| (at, old + 1))
+                .collect();
+            while !lower.is_empty() {
+                let raised: ArrayVec<(u64, u64), MAX_BATCH> =
+                    lower.iter().copied().take(MAX_BATCH - 1).collect();
+                let raises = raised.iter().map(|(at, now)| tree.token_word(*at).cas(*now, target).raw());
+                let verbs: ArrayVec<RawVerb, MAX_BATCH> = raises.chain(self.era_verb(tree)).collect();
+                let olds = self.ep.go(verbs.as_slice()).await?;
+                // Every batch ends with the era.
                 proof.era = olds[olds.len() - 1] as u64;
+                let missed = raised.iter().zip(olds.iter()).filter_map(|((at, now), old)| {
+                    let old = *old as u64;
+                    (old != *now && old < target).then_some((*at, old))
+                });
+                let missed: Vec<_> = missed.collect();
+                lower.splice(..raised.len(), missed);
             }
         }
         Ok(Proof { token: Some(largest + 1), ..proof })
