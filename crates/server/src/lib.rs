@@ -70,9 +70,9 @@ pub use self::durable::Journal;
 #[doc(hidden)]
 pub use self::machine::{Machine, MachineRules};
 pub use self::options::{DEFAULT_LISTEN, ServeError, ServerOptions};
-#[cfg(feature = "fiss")]
 #[cfg(feature = "xdp")]
 pub use self::switch::try_xdp;
+#[cfg(feature = "fiss")]
 pub use self::switch::{DEFAULT_LOCKS, DEFAULT_SWITCH_LISTEN, Switch, SwitchOptions};
 
 use self::dispatcher::{Admission, Dispatcher};
