@@ -24,6 +24,9 @@ use lockwright_fabric::{Message, Outbox, PeerId, Role, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 
+/// Blocks of stamps that [`Coordinator::raise_stamps`] believes in: half of those that tokens have room for.
+const MAX_SEEN_BLOCK: u64 = 1 << (u64::BITS - decider::LOCAL_BITS - decider::BLOCK_BITS - 1);
+
 /// The coordinator of machines and deciders.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Coordinator<R> {
@@ -144,6 +147,17 @@ impl<R: Rules> Coordinator<R> {
     fn stamps(&self) -> u64 {
         assert!(self.block >> (u64::BITS - decider::LOCAL_BITS - decider::BLOCK_BITS) == 0, "out of stamps");
         self.block << decider::BLOCK_BITS
+    }
+
+    /// Gives out stamps above those of `token`, which an earlier run granted that nothing was remembered of: what a decider is to
+    /// be told, if it has not come as far. Tokens that no run can have granted in many years are ignored.
+    pub fn raise_stamps(&mut self, token: u64) -> Option<Message> {
+        let block = token >> (decider::LOCAL_BITS + decider::BLOCK_BITS);
+        if block < self.block || block >= MAX_SEEN_BLOCK {
+            return None;
+        }
+        self.block = block + 1;
+        Some(Message::new(0, call::STAMPS, &[self.stamps()]))
     }
 
     /// A switch was restarted, or a server is lost with all locks that it had anything to do with. Which those are nobody

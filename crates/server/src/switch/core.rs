@@ -214,8 +214,14 @@ impl Core {
     fn request(&mut self, session: u32, request: Request) {
         let mid = self.sessions.get(&session).and_then(|session| session.mid);
         match (request, mid) {
-            (Request::Join, None) => self.join(session),
-            (Request::Rejoin { mid, epoch, id, key }, None) => self.rejoin(session, mid, epoch, id, key),
+            (Request::Join { seen }, None) => {
+                self.raise_stamps(seen);
+                self.join(session);
+            }
+            (Request::Rejoin { mid, epoch, id, key, seen }, None) => {
+                self.raise_stamps(seen);
+                self.rejoin(session, mid, epoch, id, key);
+            }
             (Request::Claim { lid, name }, Some(mid)) => {
                 let fits = self.is_waiting() && self.names.claim(name, lid, mid);
                 if !fits {
@@ -277,6 +283,15 @@ impl Core {
                 self.counts.recoveries += 1;
                 self.carry_out(out);
             }
+        }
+    }
+
+    /// A client has seen this token: what it is granted from now on is larger, also if nothing is remembered of that run.
+    fn raise_stamps(&mut self, seen: u64) {
+        if let Some(stamps) = self.coordinator.raise_stamps(seen) {
+            let mut out = Outbox::default();
+            out.send(DECIDER, stamps);
+            self.carry_out(out);
         }
     }
 

@@ -136,7 +136,7 @@ impl World {
             last_task: 0,
             task: None,
         });
-        self.say(self.clients.len() - 1, &Request::Join);
+        self.say(self.clients.len() - 1, &Request::Join { seen: 0 });
     }
 
     fn say(&mut self, at: usize, request: &Request) {
@@ -169,10 +169,10 @@ impl World {
             (client.session, client.told) = (session, told);
             (client.unacked, client.pieces, client.reached) = (Unacked::default(), Pieces::default(), false);
             match &client.machine {
-                None => self.say(at, &Request::Join),
+                None => self.say(at, &Request::Join { seen: 0 }),
                 Some(machine) => {
                     let (mid, epoch, id, key) = (client.mid, machine.epoch(), client.id, client.key);
-                    self.say(at, &Request::Rejoin { mid, epoch, id, key });
+                    self.say(at, &Request::Rejoin { mid, epoch, id, key, seen: 0 });
                     self.say(at, &Request::Claimed);
                 }
             }

@@ -20,6 +20,7 @@ use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{Message, PeerId};
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ pub(crate) struct LinkOptions {
 pub(crate) struct Link {
     options: LinkOptions,
     state: Mutex<LinkState>,
+    /// The largest token of all grants: a decider that remembers nothing goes on above it.
+    pub(super) seen: AtomicU64,
     /// It has joined, or never will.
     opened: Condvar,
     /// Wakes the thread.
@@ -165,6 +168,7 @@ impl Link {
         Arc::new_cyclic(|me| Self {
             options,
             state: Mutex::default(),
+            seen: AtomicU64::new(0),
             opened: Condvar::new(),
             thread: Arc::default(),
             handle: Mutex::default(),
@@ -383,7 +387,7 @@ impl Link {
         let reason = session.close_reason();
         state.session = Some((session, decider));
         match state.member.clone() {
-            None => state.say(&Request::Join),
+            None => state.say(&Request::Join { seen: self.seen.load(Relaxed) }),
             Some(member) => self.rejoin(&mut state, &member),
         }
         drop(state);
@@ -396,7 +400,7 @@ impl Link {
     /// Asks a restarted decider to go on with this machine, and tells it what its locks are called.
     fn rejoin(&self, state: &mut LinkState, member: &Member) {
         let (mid, epoch, id, key) = (member.mid, member.epoch(), state.id, member.key());
-        state.say(&Request::Rejoin { mid, epoch, id, key });
+        state.say(&Request::Rejoin { mid, epoch, id, key, seen: self.seen.load(Relaxed) });
         let named = state.handles.values().filter_map(|handle| {
             let (_, lid) = handle.lid.filter(|(by, _)| *by == member.number)?;
             Some(Request::Claim { lid, name: full_name(&self.options.space, handle.name.as_bytes()) })

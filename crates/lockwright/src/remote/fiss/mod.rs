@@ -35,6 +35,7 @@ use lockwright_locks::{Denied, Grant, LockClient, Lost, Patience, Protocol, Want
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -217,6 +218,7 @@ async fn acquire_at(
     if !still.await {
         return None;
     }
+    link.seen.fetch_max(token, Relaxed);
     let hold = FissHold { member: member.number, task: task.keep(token), token };
     Some(Ok(Granted { grant: ProtocolGrant::Fiss(hold), record: RecordId::default() }))
 }

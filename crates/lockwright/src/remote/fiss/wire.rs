@@ -27,10 +27,10 @@ const LONGEST: usize = 1 << 20;
 /// What a client says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// It wants to be a machine, and has nothing.
-    Join,
+    /// It wants to be a machine, and has nothing. `seen` is the largest token that it knows of.
+    Join { seen: u64 },
     /// It was machine `mid` of the decider `id`, which was restarted, and still is.
-    Rejoin { mid: u8, epoch: u32, id: u128, key: Key },
+    Rejoin { mid: u8, epoch: u32, id: u128, key: Key, seen: u64 },
     /// After that: it uses this lock.
     Claim { lid: u64, name: Vec<u8> },
     /// After that: these were all.
@@ -99,10 +99,10 @@ impl Request {
         let only = |kind, word| message(kind, [word, 0, 0, 0], Vec::new());
         let named = |kind, word, bytes: &[u8]| message(kind, [word, 0, 0, 0], pack(bytes));
         match self {
-            Self::Join => only(64, 0),
-            Self::Rejoin { mid, epoch, id, key: Key([first, second]) } => {
+            Self::Join { seen } => only(64, *seen),
+            Self::Rejoin { mid, epoch, id, key: Key([first, second]), seen } => {
                 let [low, high] = halves(*id);
-                message(65, [u64::from(*mid), u64::from(*epoch), *first, *second], vec![low, high])
+                message(65, [u64::from(*mid), u64::from(*epoch), *first, *second], vec![low, high, *seen])
             }
             Self::Claim { lid, name } => named(66, *lid, name),
             Self::Claimed => only(67, 0),
@@ -119,12 +119,12 @@ impl Request {
         let [word, epoch, first, second] = message.words;
         let bytes = || unpack(&message.tail);
         Some(match message.kind {
-            64 => Self::Join,
+            64 => Self::Join { seen: word },
             65 => {
-                let [low, high] = message.tail[..] else { return None };
+                let [low, high, seen] = message.tail[..] else { return None };
                 let mid = u8::try_from(word).ok().filter(|mid| *mid != 0)?;
                 let (epoch, id) = (u32::try_from(epoch).ok()?, whole(low, high));
-                Self::Rejoin { mid, epoch, id, key: Key([first, second]) }
+                Self::Rejoin { mid, epoch, id, key: Key([first, second]), seen }
             }
             66 => Self::Claim { lid: word, name: bytes()? },
             67 => Self::Claimed,
@@ -299,8 +299,8 @@ mod tests {
         let key = Key([5, 6]);
         let report = Message { tail: vec![7; 9], ..Message::new(0, 24, &[3]) };
         for request in [
-            Request::Join,
-            Request::Rejoin { mid: 255, epoch: u32::MAX, id: u128::MAX - 5, key },
+            Request::Join { seen: 1 << 60 },
+            Request::Rejoin { mid: 255, epoch: u32::MAX, id: u128::MAX - 5, key, seen: 7 },
             Request::Claim { lid: 9, name: b"a\xff".to_vec() },
             Request::Claimed,
             Request::Name { id: 4, name: b"orders/42".to_vec() },

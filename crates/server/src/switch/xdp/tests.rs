@@ -155,7 +155,7 @@ impl World {
         for _ in 0..MACHINES {
             let session = core.admit("differential");
             core.attach(session, Inbox::new(|_, _| true));
-            for message in Unacked::default().say(&Request::Join) {
+            for message in Unacked::default().say(&Request::Join { seen: 0 }) {
                 core.message(session, message);
             }
         }
