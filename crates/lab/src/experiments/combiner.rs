@@ -39,7 +39,7 @@ pub(super) const LOCKS: [Lock; 8] = [
     lock("interval-tree", "interval tree", 1),
     Lock { tunables: &[("segment-units", SEGMENT)], ..lock(SS, "static segmentation", 1) },
     lock("citron", "Citron", 1),
-    // Without fencing tokens, which nothing else here has: with this many readers at once they run out of bits.
+    // Without fencing tokens, which nothing else here has.
     Lock { tunables: &[("token-level", 0)], ..lock("citron-rw", "Citron with readers (ours)", 1) },
 ];
 
