@@ -42,6 +42,11 @@ impl Terminal {
     fn press(&mut self, keys: &str, text: &str) {
         self.written.lock().unwrap().clear();
         self.keys.write_all(keys.as_bytes()).unwrap();
+        self.shows(text);
+    }
+
+    /// Waits until `text` is written, after the last keys.
+    fn shows(&self, text: &str) {
         let until = Instant::now() + Duration::from_secs(30);
         while !self.written.lock().unwrap().contains(text) {
             assert!(Instant::now() < until, "{text:?} is not in {:?}", self.written.lock().unwrap());
@@ -110,7 +115,7 @@ fn a_signal_ends_it_with_the_terminal_as_it_was() {
     top.press("", "nothing is held");
     let pid = nix::unistd::Pid::from_raw(top.program.id().cast_signed());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
-    top.press("", "\x1b[?1049l");
+    top.shows("\x1b[?1049l");
     assert_eq!(top.program.wait().unwrap().code(), Some(0));
 }
 
