@@ -73,7 +73,7 @@ pub(super) struct Counts {
     pub(super) passed_on: u64,
     /// Not packets.
     pub(super) malformed: u64,
-    /// With a wrong checksum, or from whom nobody knows.
+    /// With a wrong checksum, or from an unknown machine.
     pub(super) forged: u64,
     pub(super) recoveries: u64,
 }
@@ -100,12 +100,13 @@ struct Peer {
 #[derive(Debug)]
 enum Phase {
     Waiting {
-        /// Who may come back; `None`: whoever says so.
+        /// Machines that may come back; `None`: any that says it was one.
         members: Option<BTreeMap<u8, Key>>,
-        /// Who has, and the latest epoch they were in.
+        /// Those that have come back.
         back: BTreeSet<u8>,
-        /// Who has not, or has not said everything.
+        /// Those that have not, or have not said everything.
         missing: BTreeSet<u8>,
+        /// The latest of the last run and of the machines that have come back.
         epoch: u32,
     },
     Open,
@@ -344,7 +345,7 @@ impl Core {
         }
     }
 
-    /// Those who were not back by now are gone: grants go on, after a recovery if anybody was there.
+    /// Machines that are not back by now are gone. Grants go on, after a recovery if any machine is back.
     pub(super) fn open(&mut self) {
         let Phase::Waiting { members, back, epoch, .. } = std::mem::replace(&mut self.phase, Phase::Open)
         else {
@@ -386,7 +387,7 @@ impl Core {
 
     /// Carries out what the coordinator wants, until it wants nothing more.
     fn carry_out(&mut self, out: Outbox) {
-        // On paper before anybody hears of it.
+        // Written down before any machine hears of it.
         self.memory.epoch(self.coordinator.epoch());
         self.memory.block(self.coordinator.block());
         let mut messages = VecDeque::from(out.messages);
@@ -559,7 +560,7 @@ impl Core {
         }
     }
 
-    /// An orderly end: if nobody is there, nobody has to be waited for.
+    /// An orderly end: if no machine is there, the next run has none to wait for.
     pub(super) fn end(&mut self) {
         self.ended = true;
         if !self.is_waiting() && self.coordinator.members() == 0 {

@@ -47,7 +47,7 @@ pub(super) struct Past {
     pub(super) block: u64,
     /// How long machines of it may hold on.
     pub(super) lease: Duration,
-    /// Machines that may still be there; `None`: whoever says so.
+    /// Machines that may still be there; `None`: any that says it was one.
     pub(super) members: Option<BTreeMap<u8, Key>>,
 }
 
@@ -148,7 +148,8 @@ impl Memory {
         let new = PathBuf::from(format!("{}.new", path.display()));
         let mut file = File::options().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
         let (boot, lease, blocks) = (boot(), lease.max(past.lease).as_millis(), past.block + AHEAD);
-        // An unknown boot is written where members may be missing, so that the next run waits for whoever says so, too.
+        // Where members may be missing, the boot is written as unknown: the next run, too, then waits for any machine that
+        // says it was one.
         let boot = if past.members.is_some() { boot } else { "unknown".to_owned() };
         let epoch = past.epoch;
         write!(file, "{HEAD}\nid {id:x}\nboot {boot}\nlease {lease}\nblocks {blocks}\nepoch {epoch}\n")?;

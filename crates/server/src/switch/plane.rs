@@ -39,7 +39,7 @@ pub(super) fn run(socket: &UdpSocket, core: &Mutex<Core>, stop: &AtomicBool, bus
                 }
             }
             Err(Errno::EAGAIN) if busy => std::hint::spin_loop(),
-            // Nothing came, or somebody's port is closed: that is their loss.
+            // Nothing came, or a machine's port is closed, which harms no other.
             Err(_) => {}
         }
         for batch in sends.chunks(BATCH) {

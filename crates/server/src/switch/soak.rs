@@ -1,7 +1,7 @@
 //! Clients that come, lock, die and are followed by others under the same numbers, on a network that loses, doubles and
 //! reorders packets, and a decider that is killed: the shipped state machines, by dice.
 //!
-//! Checked: two conflicting holders never hold at once, tokens of conflicting grants rise, and everybody who waits is served.
+//! Checked: two conflicting holders never hold at once, tokens of conflicting grants rise, and every waiter is served.
 
 use super::core::Core;
 use super::memory::{Memory, Past};
@@ -177,7 +177,7 @@ impl World {
                 }
             }
         }
-        // The lease of those who are not back is over.
+        // The lease of machines that are not back is over.
         self.core.open();
     }
 

@@ -174,7 +174,7 @@ impl World {
     }
 
     fn machine(&mut self) -> u8 {
-        // Rarely nobody, or one that is not there.
+        // Rarely the number of none, or of one that is not there.
         match self.dice.below(60) {
             0 => 0,
             1 => 77,
@@ -491,7 +491,7 @@ fn registers_of_an_earlier_epoch_are_empty_and_those_of_a_later_one_are_left_alo
     };
     let (granted, forwarded) = (Some(4), Some(1));
     assert_eq!((kind(&program, 0, 8, epoch), kind(&program, 33, 9, epoch)), (granted, granted));
-    // A recovery: somebody holds lock 1 and nobody another one.
+    // A recovery: lock 1 is held, and no other.
     let held = LockRegisters { free: false, shared: false, bar: false, mid, inca: 0 };
     let free = LockRegisters { free: true, mid: 0, ..held };
     let after = registers::group(epoch + 1, [free, held].into_iter());
