@@ -14,7 +14,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// What a grant's holder knows of those who wait for it.
+/// What a grant's holder knows of its waiters.
 #[derive(Debug, Default)]
 pub(crate) struct Contention {
     state: Mutex<State>,

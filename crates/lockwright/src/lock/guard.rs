@@ -75,7 +75,7 @@ impl AnyGuard {
         self.granted.as_ref().expect("a guard that was unlocked is gone")
     }
 
-    /// It is held like that from now on; whoever listens for its loss hears of this one.
+    /// From now on it is held as this grant; its watch, if it has one, watches that.
     pub(super) fn change(&mut self, claim: Claim, granted: Granted) {
         self.claim = claim;
         self.granted = Some(granted);
@@ -236,7 +236,7 @@ impl AnyGuard {
         self.core.check().map_err(|pid| UnlockError::OtherProcess { pid })
     }
 
-    /// Nobody is told of a loss any more.
+    /// Ends the watch: from now on no loss is told.
     fn close_watch(&self) {
         if let Some(watch) = self.watch.get() {
             watch.close();

@@ -75,7 +75,7 @@ pub(super) struct LinkState {
     acknowledged: Option<Instant>,
     closed: bool,
     fatal: Option<String>,
-    /// Whoever waits for a member, or for certainty.
+    /// Tasks that wait for a member, or for certainty.
     waiting: Vec<Waker>,
 }
 
@@ -318,12 +318,12 @@ impl Link {
     pub(super) fn look_after(&self) -> Duration {
         let mut state = self.state();
         self.expire(&mut state);
-        // Those who wait for certainty look again.
+        // Tasks that wait for certainty look again.
         state.wake();
         (state.lease / 4).clamp(Duration::from_millis(5), Duration::from_secs(1))
     }
 
-    /// When the lease is over, the machine of this client is nobody's any more.
+    /// Once the lease is over, this client has no machine any more.
     pub(super) fn expire(&self, state: &mut LinkState) {
         if !state.is_expired() || state.member.is_none() {
             return;
@@ -391,7 +391,7 @@ impl Link {
             Some(member) => self.rejoin(&mut state, &member),
         }
         drop(state);
-        // Over before anybody could be told.
+        // The session ended before it was stored here, and `closed` missed it.
         if let Some(reason) = reason {
             self.closed(&reason);
         }

@@ -1,7 +1,7 @@
 //! A machine of FissLock in this process: the explored state machine, a UDP socket, timers, and the tasks that call it.
 //!
 //! A *task* is one acquisition, a client of the machine. It departs when it is over, however it ends: released, given up or
-//! dropped. Whoever calls the machine sends what comes of it from the calling thread; packets that arrive and timers are the
+//! dropped. A thread that calls the machine sends what comes of the call itself; packets that arrive and timers are the
 //! business of the link's thread ([`Member::receive`], [`Member::tick`]).
 //!
 //! What this file must not do: know sessions. When its machine is no longer the decider's, it is [ended](Member::end) by the
@@ -107,7 +107,7 @@ impl Effects {
         self.wakers.extend(more.wakers);
     }
 
-    /// Wakes those who were told something, and hands out what is for the coordinator.
+    /// Wakes the tasks concerned, and returns the messages to the coordinator.
     pub(super) fn settle(self) -> Vec<Message> {
         self.wakers.into_iter().for_each(Waker::wake);
         self.reports
@@ -152,7 +152,7 @@ impl Member {
         (state.key, state.reached) = (key, false);
     }
 
-    /// Its socket, for whoever reads it.
+    /// Its socket, for the thread that reads it.
     pub(super) fn socket(&self) -> io::Result<UdpSocket> {
         self.socket.try_clone()
     }
@@ -171,7 +171,7 @@ impl Member {
         self.state().key
     }
 
-    /// It is no longer a machine of the decider: whoever holds something has lost it, and whoever waits looks elsewhere.
+    /// It is no longer a machine of the decider: holders have lost their locks, and waiters look elsewhere.
     pub(super) fn end(&self, why: LostReason) {
         let mut state = self.state();
         state.ended.get_or_insert(why);
@@ -239,7 +239,7 @@ impl Member {
     pub(super) fn receive(&self, read: impl Fn(&mut [u8]) -> io::Result<(usize, SocketAddr)>) -> Effects {
         let mut effects = Effects::default();
         let mut bytes = [0; datagram::MAX_LEN + 1];
-        // Whoever sent it: the checksum says whether the decider did.
+        // From any address: the checksum says whether the decider sent it.
         while let Ok((len, _)) = read(&mut bytes) {
             effects.extend(self.packet(&bytes[..len]));
         }
@@ -248,7 +248,7 @@ impl Member {
 
     fn packet(&self, bytes: &[u8]) -> Effects {
         let mut state = self.state();
-        // What is malformed is dropped: the network has changed it, or somebody makes it up.
+        // What is malformed is dropped: the network has changed it, or it is forged.
         let Ok((ends, message)) = datagram::decode(bytes, state.key, self.limits) else {
             return Effects::default();
         };
@@ -408,7 +408,7 @@ impl Endpoint for TaskEndpoint {
         ready(Err(FabricError::PeerLost(to)))
     }
 
-    /// Patience is the business of whoever polls the acquisition: no deadline comes here.
+    /// The task that polls the acquisition watches its deadline: none comes here.
     fn recv_by<T>(
         &self,
         _: Deadline,
