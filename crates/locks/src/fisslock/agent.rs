@@ -6,8 +6,7 @@ use super::pipeline::Preference;
 use lockwright_fabric::observe::Mode;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Where waiters go: behind everybody of the same or a higher priority. With one priority for all that is first come,
-/// first served.
+/// Puts a waiter behind all of the same or a higher priority: with one priority, first come, first served.
 fn enqueue(queue: &mut VecDeque<Waiter>, waiter: Waiter) {
     let place = queue.iter().rposition(|other| other.priority >= waiter.priority).map_or(0, |at| at + 1);
     queue.insert(place, waiter);
@@ -55,7 +54,7 @@ impl Agent {
         Self { holders: BTreeSet::new(), ..Self::new(mode, 0, token, nobody, Vec::new()) }
     }
 
-    /// Somebody waits, unless he only tries.
+    /// Puts a waiter into the queue, unless it only tries.
     pub(super) fn enqueue(&mut self, waiter: Waiter) {
         if !waiter.tries {
             enqueue(&mut self.queue, waiter);
@@ -104,8 +103,8 @@ impl Agent {
         self.queue.len() < before
     }
 
-    /// Whether the lock can go to somebody else: nobody holds it, nobody is known to be on the way, and the decider has
-    /// not said otherwise.
+    /// Whether the lock can be passed on: it has no holder, none is known to be on the way, and the decider has not said
+    /// otherwise.
     pub(super) fn is_idle(&self) -> bool {
         self.holders.is_empty() && self.early.is_empty() && self.refused_at != Some(self.inca)
     }

@@ -160,8 +160,8 @@ impl<R: Rules> Coordinator<R> {
         Some(Message::new(0, call::STAMPS, &[self.stamps()]))
     }
 
-    /// A switch was restarted, or a server is lost with all locks that it had anything to do with. Which those are nobody
-    /// can say: its last packets may have changed the registers of any.
+    /// A switch was restarted, or a server is lost with all locks that it had to do with: which, is unknown, since its last
+    /// packets may have changed the registers of any.
     fn failed(&mut self, role: usize, out: &mut Outbox) {
         let machines = usize::from(self.machines);
         if role < machines {
@@ -183,7 +183,7 @@ impl<R: Rules> Coordinator<R> {
         Message::new(0, kind, &[u64::from(self.epoch), self.racks, self.stamps()])
     }
 
-    /// S1 ends when everybody has reported.
+    /// S1 ends when every machine has reported.
     fn reported(&mut self, mid: u8, message: &Message, out: &mut Outbox) {
         let Phase::Gathering(reports) = &mut self.phase else { return };
         out.touch(message.tail.len() as u64 / 2);

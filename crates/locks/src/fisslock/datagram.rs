@@ -42,8 +42,8 @@
 //! | | others | | zero |
 //!
 //! A session's key is random, made by the decider's control plane when a machine joins, and used in both directions (`from`
-//! and `to` keep them apart). What it keeps out: packets of anybody who was not told it. What it does not: a copy of a
-//! packet, which the protocol takes for what it is, and readers of the network.
+//! and `to` keep them apart). It keeps out packets of senders that were not told it; not copies of a packet,
+//! which the protocol takes for what they are, and not readers of the network.
 //!
 //! HELLO tells the decider the address at which a machine is, and comes back as it is: so both know that packets get through.
 //!

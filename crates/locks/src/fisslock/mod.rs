@@ -1,7 +1,7 @@
 //! FissLock: grant decisions in the network, holders and waiters on the servers ("Fast and Scalable In-network Lock
 //! Management Using Lock Fission", Zhang et al., OSDI 2024).
 //!
-//! A lock is split in two. The **decider**, a switch on everybody's way, keeps 18 bits of it and decides grants in half a
+//! A lock is split in two. The **decider**, a switch between all machines, keeps 18 bits of it and decides grants in half a
 //! round trip ([`pipeline`], `decider`). The **agent** keeps who holds it and who waits, on the machine of a holder
 //! (`agent`), and moves with the lock from machine to machine. A machine's lock library and its agents are `machine`;
 //! packets between machines and deciders may be lost, doubled, delayed and overtaken (`packet`, `lane`).
@@ -13,8 +13,8 @@
 //! | 3 must wait | ACQUIRE, passed on to the agent; later GRANT, with the agent (8) or without it |
 //! | 4, 5 agent on this machine | none |
 //! | 6 others hold it too | none |
-//! | 7 last holder, nobody waits | FREE |
-//! | 8 last holder, somebody waits | GRANT with the agent, through the decider |
+//! | 7 last holder, no waiter | FREE |
+//! | 8 last holder, with a waiter | GRANT with the agent, through the decider |
 //! | 9 agent elsewhere | RELEASE, passed on to the agent |
 //!
 //! What is ours, and why, is told in `docs/protocols/fisslock.md`: lanes, verdicts that can be had again, agents that

@@ -167,12 +167,12 @@ impl<R: Rules> Machine<R> {
         }
     }
 
-    /// The decider knows of somebody the agent does not know: it stays (§4.2 "delayed packets").
+    /// The decider has counted a request that the agent has not seen: the agent stays (§4.2 "delayed packets").
     pub(super) fn stays(&mut self, lid: u64, out: &mut Outbox) {
         self.sit_down_again(lid, &[], true, out);
     }
 
-    /// With those who were to ask again `behind` a departure that was taken back.
+    /// Takes a departure back. Waiters that were to ask again `behind` it join the queue.
     fn sit_down_again(&mut self, lid: u64, behind: &[Waiter], refused: bool, out: &mut Outbox) {
         if !matches!(self.agents.get(&lid), Some(AgentState::Leaving { .. })) {
             return;

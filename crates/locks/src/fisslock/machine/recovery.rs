@@ -32,11 +32,11 @@ impl<R: Rules> Machine<R> {
         self.racks[rack_of(lid, &self.params)].paused
     }
 
-    /// S1: packets of before are void from here on, and what they said is in the reports of those they were about.
+    /// S1: packets of before are void from here on, and what they said is in the reports of the machines concerned.
     pub(super) fn pause(&mut self, coordinator: PeerId, message: &Message, out: &mut Outbox) {
         let [epoch, racks, ..] = message.words;
         self.lost = message.tail.iter().map(|mid| *mid as u8).collect();
-        // Whoever is given a lost machine's number counts from the beginning, in a later epoch.
+        // The next machine with a lost one's number counts from the beginning, in a later epoch.
         let lost = &self.lost;
         self.seen.retain(|(origin, ..), _| !lost.contains(origin));
         let params = self.params.clone();
@@ -47,7 +47,7 @@ impl<R: Rules> Machine<R> {
             }
         }
         self.parked.retain(|lid, _| !is_meant(*lid));
-        // Nobody holds the lock of an agent that was to leave, and who waits for it says so.
+        // The lock of an agent that was to leave has no holder, and its waiters report themselves.
         self.agents.retain(|lid, state| !is_meant(*lid) || matches!(state, AgentState::Here(_)));
         self.forget_abandoned(&is_meant, out);
         let lanes: Vec<u32> = self.lanes.keys().copied().collect();
@@ -63,8 +63,7 @@ impl<R: Rules> Machine<R> {
         out.send(coordinator, report);
     }
 
-    /// Tasks that wait for a lock which nobody wants any more need not wait on, and those that only try do not wait for
-    /// the recovery.
+    /// Ends waiting tasks that were given up, and those that only try: they do not wait for the recovery.
     fn forget_abandoned(&mut self, is_meant: &impl Fn(u64) -> bool, out: &mut Outbox) {
         let goes = |task: &Task| is_meant(task.lid) && (task.abandoned || task.tries) && !task.held;
         let going = self.tasks.iter().filter(|(_, task)| goes(task)).map(|(tid, task)| (*tid, task.lid));
