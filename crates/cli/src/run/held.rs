@@ -1,4 +1,4 @@
-//! The locks of a `run`: asked for in one order that everybody shares, held together, lost together.
+//! The locks of a `run`: asked for in the order that all processes share, held together, lost together.
 
 use super::supervise::WakePipe;
 use super::{Args, BadUsage, nested};
@@ -101,7 +101,7 @@ impl Held {
     }
 }
 
-/// Those who hold a lock that `args` asks for, so that it would have to wait.
+/// Holders of the locks that this `run` would have to wait for.
 pub(super) fn in_the_way(args: &Args) -> anyhow::Result<Vec<Entry>> {
     let space = SpaceArg { space: args.space.clone(), trust: args.trust.clone() };
     let entries = match space.look()? {

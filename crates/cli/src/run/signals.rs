@@ -1,6 +1,6 @@
 //! Signals as something to read: blocked in all threads, taken from a signalfd by the supervisor.
 //!
-//! What was inherited counts. A signal that whoever started us ignores (`nohup`, a shell's background job) stays ignored,
+//! What was inherited counts. A signal that the parent process ignores (`nohup`, a shell's background job) stays ignored,
 //! by us and by the command. SIGCHLD is the exception: while it is ignored, the kernel keeps no exit code for us. So it is
 //! taken as usual here, and given back to the command as it was, with the mask of blocked signals.
 

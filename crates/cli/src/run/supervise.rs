@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-/// How long somebody waits before it is worth a word.
+/// How long a `run` waits before it says for whom.
 const A_WHILE: Duration = Duration::from_secs(1);
 
 /// How a command ended, and with it the code to exit with.
@@ -29,7 +29,7 @@ const A_WHILE: Duration = Duration::from_secs(1);
 pub(super) enum Ended {
     /// By itself.
     Exited { code: u8 },
-    /// Somebody sent us a signal that asks to end.
+    /// By a signal to us that asks to end.
     Stopped { code: u8 },
     /// A lock was lost.
     Lost { code: u8 },
