@@ -16,7 +16,7 @@
 //! that a blocked program could not be killed and flocks and record locks would be the same. The protocol is small.
 //!
 //! **Threads.** A request that blocks keeps its thread. Whenever the last idle thread takes a request, another is started, so
-//! nobody waits for those who wait.
+//! no request waits behind blocked ones.
 //!
 //! **Nothing is remembered.** Names and attributes are asked for each time unless told otherwise, and data goes through to the
 //! file below: a program that has a lock sees what was written under it, on whatever host.

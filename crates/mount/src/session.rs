@@ -67,9 +67,9 @@ pub struct Mounted {
 /// How it was unmounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// Nobody used it.
+    /// No program used it.
     Clean,
-    /// Somebody does: it is out of sight, and ends when its last file is closed.
+    /// A program uses it: it is out of sight, and ends when its last file is closed.
     InUse,
 }
 
@@ -304,7 +304,7 @@ impl Session {
         worker.serves.store(0, SeqCst);
         worker.interrupted.store(u64::MAX, SeqCst);
         match answer {
-            // Whoever asked is gone.
+            // The program that asked is gone.
             None | Some(Ok(()) | Err(Errno::NOENT | Errno::NODEV)) => {}
             Some(Err(error)) => tracing::error!("an answer to operation {}: {error}", header.opcode),
         }
@@ -361,7 +361,7 @@ impl Mounted {
             Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
                 device::unmount(&self.at, true).map(|()| Unmounted::InUse)
             }
-            // Somebody else was first.
+            // Another process has unmounted it before.
             Err(_) if self.session.locks.ended.load(SeqCst) => Ok(Unmounted::Clean),
             Err(error) => Err(error),
         }

@@ -33,7 +33,7 @@ impl Place {
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path).unwrap();
         fs::create_dir(path.join("source")).unwrap();
-        // Everybody may enter, whatever mask the test runs under.
+        // Every user may enter, whatever mask the test runs under.
         for path in [&path, &path.join("source")] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
         }

@@ -2,10 +2,10 @@
 //!
 //! It is made stronger before a lock of the table is granted ([`raise`](Cover::raise): all of it or nothing) and weaker after
 //! one is given back ([`settle`](Cover::settle)). Guards are converted, cut and given back in part by the space's own steps,
-//! never given up and taken again: there is no moment at which somebody else could come in between.
+//! never given up and taken again: no other client can come in between.
 //!
-//! Nothing here waits in a queue of the space. A record lock that is waited for is in nobody's way, but a place in a fair
-//! queue would be: programs would be refused locks that nobody holds, and wait for each other in circles that are none.
+//! Nothing here waits in a queue of the space. A waiter for a record lock is in no program's way, but its place in a
+//! fair queue would be: programs would be refused locks that nobody holds, and wait in circles where the kernel has none.
 
 use crate::extent::Extent;
 use crate::table::Kind;
@@ -34,7 +34,7 @@ pub trait Cover {
 /// Why a cover is not what it should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoverError {
-    /// Somebody else holds some of it.
+    /// Another client holds some of it.
     Busy,
     /// The space cannot be reached, or has taken away what was held of it.
     Lost(String),

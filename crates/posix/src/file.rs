@@ -55,7 +55,7 @@ impl<C: Cover> FileLocks<C> {
     /// Takes `extent` for `owner`, or changes what it has there to `kind`.
     ///
     /// # Errors
-    /// If somebody is in the way, or the space is lost. What the owner had it still has.
+    /// If another holder is in the way, or the space is lost. The owner keeps what it had.
     pub fn lock(&mut self, owner: Owner, pid: u32, extent: Extent, kind: Kind) -> Result<(), Refusal> {
         let held = self.blockers(owner, extent, kind);
         if !held.is_empty() {

@@ -29,7 +29,7 @@ pub struct FileId {
 /// Why a request ended without its lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// Somebody is in the way: `EAGAIN`.
+    /// Another holder is in the way: `EAGAIN`.
     Busy,
     /// It would wait for itself: `EDEADLK`.
     Deadlock,
@@ -70,7 +70,7 @@ pub trait Pause {
 #[derive(Debug, Default)]
 pub struct Changes {
     count: AtomicU64,
-    /// Requests that wait. One that counts itself here before it looks misses nothing: whoever gives back counts first.
+    /// Requests that wait. One that counts itself here before it looks misses nothing: a change is counted first.
     waiting: AtomicU64,
     mutex: Mutex<()>,
     changed: Condvar,
@@ -82,7 +82,7 @@ impl Changes {
         self.count.load(SeqCst)
     }
 
-    /// Something has changed: whoever waits looks again.
+    /// Something has changed: waiters look again.
     pub fn tell(&self) {
         self.count.fetch_add(1, SeqCst);
         if self.waiting.load(SeqCst) == 0 {
@@ -163,7 +163,7 @@ impl Node {
         &self.changes
     }
 
-    /// The locks of a file. Whoever keeps it saves a search for it.
+    /// The locks of a file. A caller that keeps them saves the next search.
     ///
     /// # Errors
     /// If the space is lost.
@@ -180,10 +180,10 @@ impl Node {
         Ok(file)
     }
 
-    /// Takes a lock if nobody is in the way.
+    /// Takes a lock if no other holder is in the way.
     ///
     /// # Errors
-    /// If somebody is, or the space is lost.
+    /// If one is, or the space is lost.
     pub fn try_lock(&self, file: &NodeFile, request: &Request) -> Result<(), Stop> {
         self.attempt(file, request).map_err(stopped)
     }
@@ -239,11 +239,11 @@ impl Node {
         taken
     }
 
-    /// Notes that somebody waits, unless that would be for itself.
+    /// Notes that an owner waits, unless it would wait for itself.
     ///
     /// Who is in the way is looked up here, not remembered from the attempt: an owner that has moved on since may by now wait
-    /// for whoever asks. While `waits` is locked, those who wait neither take nor give back, so that all of a circle is there
-    /// at one moment.
+    /// for this one. While `waits` is locked, waiters neither take nor give back, so that all of a circle is there at one
+    /// moment.
     fn begin_wait(&self, file: &Arc<NodeFile>, request: &Request) -> Result<Waiter, Stop> {
         let Request { owner, extent, kind, .. } = *request;
         let mut waits = lock(&self.waits);
@@ -305,7 +305,7 @@ impl Node {
         found.unwrap_or(Piece { extent, kind: Kind::Write, pid: 0 })
     }
 
-    /// Forgets a file, unless somebody holds something of it, or has kept it.
+    /// Forgets a file, unless an owner holds a lock of it or a caller keeps it.
     pub fn forget(&self, id: &FileId) {
         let mut files = lock(&self.files);
         let unused = |file: &Arc<NodeFile>| Arc::strong_count(file) == 1 && lock(&file.locks).is_unused();

@@ -88,7 +88,7 @@ impl LockTable {
         })
     }
 
-    /// Makes all of `extent` the owner's like that; `None`: not any more. Whoever asks has looked for
+    /// Makes all of `extent` the owner's, as `kind`; `None`: not any more. The caller has looked for
     /// [blockers](Self::blockers).
     pub fn set(&mut self, owner: Owner, pid: u32, extent: Extent, kind: Option<Kind>) {
         let at = match self.owners.iter().position(|(other, _)| *other == owner) {
@@ -125,7 +125,7 @@ impl LockTable {
         }
     }
 
-    /// The strongest kind in which anybody holds each part of `extent`, in order and without gaps; neighbours differ.
+    /// The strongest kind in which an owner holds each part of `extent`, in order and without gaps; neighbours differ.
     pub fn needed(&self, extent: Extent) -> Vec<(Extent, Option<Kind>)> {
         let held = self.owners.iter().flat_map(|(_, pieces)| overlapping(pieces, extent));
         let held: Vec<_> =

@@ -1,7 +1,7 @@
 //! Who waits for whom, in all files of this process's programs.
 //!
-//! A request waits for all who are in its way. It would close a circle, `EDEADLK`, if one of them waits, by however many
-//! steps, for whoever asks. What an owner waits for is looked up at that moment and not remembered: an edge that was true a
+//! A request waits for all owners in its way. It would close a circle, `EDEADLK`, if one of them waits, by however many
+//! steps, for the owner that asks. What an owner waits for is looked up at that moment and not remembered: an edge that was true a
 //! while ago makes a circle that is none.
 
 use crate::table::Owner;
@@ -47,7 +47,7 @@ impl<W: Clone> Waits<W> {
     }
 
     /// Whether `owner` would wait for itself if it waited for these. `blockers` tells who is in the way of what is waited for.
-    /// Descriptions are never found to: whoever has one may give its locks back by another process.
+    /// Descriptions are never found to: any process that has one may give its locks back.
     pub fn would_close_a_circle(
         &self,
         owner: Owner,

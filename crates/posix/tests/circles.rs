@@ -82,7 +82,7 @@ fn a_circle_that_is_there_is_refused() {
     let (node, file) = node();
     node.try_lock(&file, &byte(1, 1)).unwrap();
     node.try_lock(&file, &byte(2, 2)).unwrap();
-    // Both ask for what the other has; whoever comes second is refused, and lets the other go on.
+    // Both ask for what the other has; the second to ask is refused, and lets the other go on.
     let ask = |owner, at| {
         let outcome = node.lock(&file, &byte(owner, at), &mut Patient);
         node.unlock(&file, Owner::Process(owner), Extent::WHOLE).unwrap();

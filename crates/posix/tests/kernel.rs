@@ -310,7 +310,7 @@ impl Run {
         if self.workers[index].waits.is_some() {
             let said = self.workers[index].hears.try_recv();
             assert!(said.is_err(), "{index} waits for somebody, and the kernel says {said:?}");
-            // Sometimes whoever waits is killed, or everybody would soon wait.
+            // Sometimes a waiting worker is killed, or all would soon wait.
             if self.random.below(4) == 0 {
                 self.kill(index);
             }

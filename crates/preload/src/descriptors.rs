@@ -75,7 +75,7 @@ pub(crate) fn process() -> Option<&'static Process> {
         return None;
     }
     let made = Box::into_raw(Box::new(Process::new()));
-    // SAFETY: as above; the one that comes too late is not used by anybody.
+    // SAFETY: as above; the one that comes too late is used by no thread.
     match PROCESS.compare_exchange(found, made, SeqCst, SeqCst) {
         Ok(_) => {
             // SAFETY: the handler is a function that takes nothing.
