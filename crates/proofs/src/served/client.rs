@@ -301,17 +301,17 @@ impl Client {
         self.lose();
     }
 
-    /// Whoever waits has done so for less than a lease.
+    /// All waiters have waited for less than a lease.
     fn expire_table(&mut self) {
         self.table.expire_at_once(false);
     }
 
-    /// Whoever waits has done so for a lease, and nothing was heard meanwhile.
+    /// All waiters have waited for a lease, and nothing was heard meanwhile.
     pub(super) fn expire_waiter(&mut self) {
         self.table.expire_at_once(true);
     }
 
-    /// Whether somebody waits who is told once the lease is over.
+    /// Whether there is a waiter to tell once the lease is over.
     pub(super) fn waits(&self) -> bool {
         self.request.is_some_and(|(id, _)| self.holds.is_none() && !self.table.is_settled(id))
     }

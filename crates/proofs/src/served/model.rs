@@ -522,7 +522,7 @@ impl Served {
         self.is_quiet(state)
     }
 
-    /// When everybody is done and everything was said, the server keeps nothing.
+    /// When all clients are done and everything was said, the server keeps nothing.
     fn is_quiet(&self, state: &State) -> Result<(), Violation> {
         let Some(server) = &state.server else { return Ok(()) };
         let said =

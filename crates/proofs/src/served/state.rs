@@ -39,7 +39,7 @@ pub struct State {
     pub(super) clients: Vec<Part<Client>>,
     pub(super) connections: Vec<Part<Connection>>,
     pub(super) left: Faults,
-    /// By unit: the highest token of a writer, and of anybody.
+    /// By unit: the highest token of a writer, and of any holder.
     pub(super) tokens: Vec<(u64, u64)>,
     /// The value of the lock, as it should be.
     pub(super) value: Value,
@@ -183,7 +183,7 @@ impl State {
         }
     }
 
-    /// Whether nobody alive can still believe to hold what an earlier run granted, but those who said so.
+    /// Whether every living client that can still believe to hold what an earlier run granted has said so.
     pub(super) fn all_have_claimed(&self) -> bool {
         let server = self.server.as_ref().expect(NO_SERVER);
         self.clients.iter().enumerate().all(|(at, client)| {

@@ -31,7 +31,7 @@ pub(super) struct Value {
     last: Option<u64>,
     /// The token of the holder that has seen it, and has not closed it.
     open: Option<u64>,
-    /// Whether anybody has said a close.
+    /// Whether any holder has said a close.
     closed: bool,
 }
 
