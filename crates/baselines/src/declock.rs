@@ -24,7 +24,7 @@
 //! Not here: the reset of a lock whose queue overflows or whose client crashed, which needs an answer of every client (there is
 //! room for every client, and no recovery); the queue of clients of one machine in front of this one, with its time stamps.
 //! The published code reads the whole queue by one READ with the fetch-and-add that leaves; a verb of this fabric is a word, so
-//! a writer reads the entry behind its own, which it knows, and everybody else those it needs in a second batch.
+//! a writer reads the entry behind its own, which it knows, and a reader those it needs in a second batch.
 
 use lockwright_fabric::observe::Mode;
 use lockwright_fabric::{
@@ -218,7 +218,7 @@ impl<E: Endpoint, R: Rules> LockClient for DecLockClient<E, R> {
 }
 
 impl<E: Endpoint, R: Rules> DecLockClient<E, R> {
-    /// Everybody behind a writer waits, and has written an entry or will. The first is granted the lock, and if that is a
+    /// Every client behind a writer waits, and has written an entry or will. The first is granted the lock, and if that is a
     /// reader, all readers up to the next writer.
     async fn writer_leaves(&self, DecLockGrant { lock, at, .. }: DecLockGrant) -> Result<(), FabricError> {
         let next = at.wrapping_add(1);
@@ -264,8 +264,8 @@ impl<E: Endpoint, R: Rules> DecLockClient<E, R> {
                 };
             }
             let places = || entries.iter().zip(0..).map(|(entry, place)| (*entry, next.wrapping_add(place)));
-            // The queue went on past a position behind the next one: that was no writer, for nobody else would have granted
-            // it the lock.
+            // The queue went on past a position behind the next one: that was no writer, for only this client would have
+            // granted it the lock.
             if places().any(|(entry, at)| self.is_later(entry, at)) {
                 return Ok(());
             }

@@ -28,7 +28,7 @@ pub(crate) struct Turn {
 
 /// What became of a lock that seemed stuck, and its word.
 enum Cleared {
-    /// Everybody who has a ticket has been passed over, this client too.
+    /// Every client with a ticket has been passed over, this one too.
     ByMe(Counters),
     /// Something moved.
     NoNeed(Counters),
@@ -149,7 +149,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
                 Verdict::Waits => {}
             }
             self.ep.mark("dslr waits", &[at(word), ticket.x, ticket.s, seen.n_x, seen.n_s]);
-            // Two leases without anybody served: one for the holder to stop believing, one for its last verb.
+            // Two leases in which no client is served: one for the holder to stop believing, one for its last verb.
             let patience = self.ep.now().await.plus(2 * self.params.lease_ns);
             let pace_ns = self.params.wait_ns * ticket.before_it(seen);
             self.ep.sleep(pace_ns).await;
@@ -198,7 +198,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
         Ok(())
     }
 
-    /// Nothing has moved for two leases since the word was `seen`: passes over everybody who has a ticket or, where
+    /// Nothing has moved for two leases since the word was `seen`: passes over every client with a ticket or, where
     /// that has been done to a full word, sets it back to zero. If something moved after all, it is left alone.
     async fn clear(
         &self,

@@ -10,9 +10,9 @@
 //!
 //! - **Counters fill up.** A client that finds the word full takes its increment back and waits. A client that leaves the word
 //!   full and with every ticket served sets it back to zero. (Elsewhere that is the task of a client that has the
-//!   last ticket, who has to wait for the others to be gone; here nobody waits.)
-//! - **A client crashes.** A holder whose lease has run out does not touch the word any more. A waiter that saw nobody
-//!   served for two leases clears the lock: everybody who has a ticket is passed over, sees it, and takes another.
+//!   last ticket, which has to wait for the others to be gone; here nobody waits.)
+//! - **A client crashes.** A holder whose lease has run out does not touch the word any more. A waiter that saw no
+//!   client served for two leases clears the lock: every client with a ticket is passed over, sees it, and takes another.
 //!
 //! In ShiftLock's artifact, which is where we have the step from, the waiter that clears passes over only itself and
 //! those before it. For a writer that is safe, for a reader it is not: readers with the same writers before them cannot tell that they were counted as served,

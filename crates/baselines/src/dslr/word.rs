@@ -12,7 +12,7 @@
 //! | nX = maxX, nS = maxS | free |
 //! | nX < maxX or nS < maxS | so many tickets are held or waiting |
 //! | maxX or maxS ≥ limit | full: no more tickets until the word is set back to zero |
-//! | nX > limit | full, and cleared of everybody who had a ticket: to be set back when all have seen it |
+//! | nX > limit | full, and every client with a ticket passed over: to be set back when all have seen it |
 //!
 //! A ticket is what the word was when it was taken. An exclusive ticket is served when nX and nS have come to where
 //! maxX and maxS were; a shared one when nX has. Numbers and nothing else: no verbs here.
@@ -58,7 +58,7 @@ impl Counters {
         self.max_x >= limit || self.max_s >= limit
     }
 
-    /// Full, and everybody who had a ticket has been passed over.
+    /// Full, and every client with a ticket has been passed over.
     pub const fn is_cleared(self, limit: u64) -> bool {
         self.n_x > limit
     }
@@ -74,7 +74,7 @@ impl Counters {
         self.n_x == other.n_x && self.n_s == other.n_s
     }
 
-    /// Passes over everybody who has a ticket, the living too: they see it and take new ones. A writer who never was
+    /// Passes over every client with a ticket, the living too: they see it and take new ones. A writer that never was
     /// takes one ticket and has been served, so that no ticket of before can be taken for one of after.
     pub const fn cleared(self, limit: u64) -> Self {
         let next = self.max_x + 1;

@@ -2,8 +2,8 @@
 //!
 //! One server and one client for all of them; what differs is the [`Store`] in which the server keeps what is held:
 //! a linked list ([`list`], LLC), an interval tree ([`interval`], IT), a B-tree in the maple tree's manner ([`maple`], MT).
-//! The server answers at once. A client that is refused asks again: a server thread that waited for a range would keep
-//! everybody else from being served, the one who holds it included.
+//! The server answers at once. A client that is refused asks again: a server thread that waited for a range would
+//! serve no other client meanwhile, not even the holder of that range.
 //!
 //! | message | words |
 //! |---|---|
