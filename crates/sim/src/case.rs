@@ -128,7 +128,7 @@ pub struct Clock {
 /// What is checked besides mutual exclusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
-    /// From every state, everybody who has not crashed can finish.
+    /// From every state, every client that has not crashed can finish.
     pub finish: bool,
     /// Lock memory is free again when all is quiet (not after a crash).
     pub quiet: bool,
@@ -264,14 +264,14 @@ impl<P> Case<P> {
         self
     }
 
-    /// Check that nobody is overtaken more than `bound` times.
+    /// Check that no client is overtaken more than `bound` times.
     #[must_use]
     pub fn bypass(mut self, bound: u32) -> Self {
         self.checks.bypass = Some(bound);
         self
     }
 
-    /// Do not check that everybody can finish: for protocols that cannot recover, under crashes.
+    /// Do not check that every client can finish: for protocols that cannot recover, under crashes.
     #[must_use]
     pub fn may_hang(mut self) -> Self {
         self.checks.finish = false;

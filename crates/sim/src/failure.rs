@@ -44,7 +44,7 @@ pub enum Cause {
         /// Whether events were still happening.
         moving: bool,
     },
-    /// Everybody is done, but a lock word is not as it was in the beginning.
+    /// All clients are done, but a lock word is not as it was in the beginning.
     #[error(
         "lock memory is not free when all is quiet: the word at {addr} is {is:#x}, was {was:#x} (mask {mask:#x})"
     )]

@@ -12,7 +12,7 @@ use std::collections::BinaryHeap;
 /// How long things take, and what the fabric can do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NicModel {
-    /// Round trip of an 8-byte atomic, nobody else about. ShiftLock §2.3: an uncontended CAS lock does 278.3 k
+    /// Round trip of an 8-byte atomic without contention. ShiftLock §2.3: an uncontended CAS lock does 278.3 k
     /// cycles/s, 3.593 µs each; a cycle is two round trips and [`NicModel::cycle_overhead_ns`], so 1.77 µs.
     pub atomic8_rtt_ns: u64,
     /// Round trip of a 16-byte atomic. ShiftLock Table 3: 2.05 µs for the first atomic at 5 clients, a little of
@@ -51,7 +51,7 @@ pub struct NicModel {
     /// How much longer those take at most; the least is nothing.
     pub slow_ns: u64,
     /// How long an 8-byte atomic keeps its address. ShiftLock §2.3: 240 clients on one CAS lock, 15.5 k
-    /// grants/s: the holder's release queues behind everybody's CAS, so 64.5 µs for about 240 atomics.
+    /// grants/s: the holder's release queues behind all clients' CAS, so 64.5 µs for about 240 atomics.
     pub same_address8_ns: u64,
     /// How long a 16-byte atomic keeps its address. From the queueing in ShiftLock Table 3 (readers' first
     /// atomic, 5 % writes, 2.32 to 6.95 µs); about twice the 8-byte time, as §4 says they perform worse.

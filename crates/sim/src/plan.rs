@@ -38,8 +38,8 @@ pub struct Plan {
     pub think_ns: u64,
     /// Everything random comes from here.
     pub seed: u64,
-    /// The chance that a client never releases what it was granted, and goes on with something else: to everybody
-    /// else it has crashed (ShiftLock §4.8).
+    /// The chance that a client never releases what it was granted, and goes on with something else: to the other
+    /// clients it has crashed (ShiftLock §4.8).
     pub abandon_rate: f64,
     /// What else goes wrong.
     pub faults: FaultPlan,

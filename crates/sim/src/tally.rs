@@ -24,7 +24,7 @@ pub(crate) struct Tally {
     release: Histogram<u64>,
     /// Acquires by kind of client.
     kinds: Vec<Histogram<u64>>,
-    /// What the groups of clients have done, for those whose turns depend on it.
+    /// What the groups of clients have done, for clients whose turns depend on it.
     pub(crate) done: Done,
     /// The first verb of an acquire, exclusive and shared, and of a release: sums, which are all that is asked for.
     first: [FirstVerbs; 3],

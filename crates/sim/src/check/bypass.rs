@@ -36,7 +36,7 @@ impl Bypass {
         Self { bound, longest: 0, waiting: BTreeMap::new() }
     }
 
-    /// The most often anybody was overtaken.
+    /// The most often a client was overtaken.
     pub fn longest(&self) -> u32 {
         self.longest
     }
@@ -82,7 +82,7 @@ impl Bypass {
         });
     }
 
-    /// Whether anybody waits for any part of `lock`.
+    /// Whether a client waits for any part of `lock`.
     pub fn is_wanted(&self, lock: u64) -> bool {
         self.waiting.contains_key(&lock)
     }

@@ -18,7 +18,7 @@ pub struct Exclusion {
 }
 
 impl Exclusion {
-    /// Nobody holds anything. With `permits`, a claim on `start..end` is for `start` of the `end - 1` permits of its lock.
+    /// No client holds anything. With `permits`, a claim on `start..end` is for `start` of the `end - 1` permits of its lock.
     pub fn new(permits: bool) -> Self {
         Self { held: BTreeMap::new(), permits }
     }
@@ -66,7 +66,7 @@ impl Exclusion {
         self.held.values().flatten().copied()
     }
 
-    /// Whether anybody holds any part of `lock`.
+    /// Whether a client holds any part of `lock`.
     pub fn is_held(&self, lock: u64) -> bool {
         self.held.contains_key(&lock)
     }

@@ -144,7 +144,7 @@ struct Written {
     token: u64,
 }
 
-/// What everybody noted.
+/// What all clients noted.
 ///
 /// ```
 /// use lockwright_sim::check::history::History;

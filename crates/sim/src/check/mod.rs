@@ -113,7 +113,7 @@ impl Watch {
         self.exclusion.holders()
     }
 
-    /// The most often anybody was overtaken so far, if that is watched.
+    /// The most often a client was overtaken so far, if that is watched.
     pub fn longest_bypass(&self) -> Option<u32> {
         self.bypass.as_ref().map(Bypass::longest)
     }

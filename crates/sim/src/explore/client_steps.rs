@@ -39,8 +39,8 @@ impl World {
                 self.finish(turn, Kind::Ring, 0);
             }
             Pending::Passed(deadline) => {
-                // A sleeper knows that it slept; a wait of its own it ends by the same rule as everybody, since the
-                // living may have done much or nothing meanwhile.
+                // A sleeper knows that it slept; a wait of its own it ends by the same rule as the others, since
+                // they may have done much or nothing meanwhile.
                 let slept = self.slept_past(state, turn.client, *deadline);
                 let past = slept || self.times_out(state, turn, Deadline::At(*deadline));
                 if past {
@@ -120,7 +120,7 @@ impl World {
         self.finish(turn, Kind::Old, number);
     }
 
-    /// Whether another atomic, of anybody, is half done at `addr`. One client can have several under way.
+    /// Whether another atomic, of any client, is half done at `addr`. One client can have several under way.
     fn nic_is_busy_with(&self, state: &[u32], turn: Turn, addr: Addr) -> bool {
         (0..self.shape.clients).any(|client| {
             let node = state[self.shape.node(client)];

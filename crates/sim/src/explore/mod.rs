@@ -95,7 +95,7 @@ pub struct Outcome {
     pub depth: u32,
     /// Points in the clients' own histories, all clients together.
     pub local_nodes: u64,
-    /// What was checked besides mutual exclusion. Without recovery, nobody checks that everybody finishes after a crash.
+    /// What was checked besides mutual exclusion. Without recovery, not that all clients finish after a crash.
     pub checks: Checks,
     /// Whether every reachable state was visited. Never true when a limit was hit or a violation ended the search.
     pub exhaustive: bool,
@@ -187,7 +187,7 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
         case.faults.crashes = 1;
         case.checks.finish &= P::INFO.offers.recovery;
         if P::INFO.offers.recovery {
-            // A recovery sends everybody back to the end of the line.
+            // A recovery sends all waiters back to the end of the queue.
             case.checks.bypass = None;
             // And a client that waits for a dead lock cannot keep its lease of another: one at a time.
             for script in &mut case.clients {

@@ -162,7 +162,7 @@ pub(super) fn search(world: &mut World, limits: &mut Limits<'_>) -> (States, Sea
             world.successors.steps.iter().zip(world.successors.states.chunks_exact(states.stride))
         {
             let (number, _) = states.insert(next, at);
-            // What others may still do by fault does not help anybody to finish.
+            // A fault that may still happen helps no client to finish.
             if step.is_progress() {
                 progresses = true;
                 if limits.checks.finish {
@@ -226,7 +226,7 @@ impl World {
     }
 }
 
-/// Who leads where by honest steps, to ask whether everybody can always finish.
+/// Which state leads to which by steps that are no faults, to ask whether all clients can always finish.
 #[derive(Default)]
 pub(crate) struct Graph {
     targets: Vec<u32>,

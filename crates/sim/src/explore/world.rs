@@ -162,7 +162,7 @@ impl World {
         Ok(world)
     }
 
-    /// Whether everybody has finished or crashed.
+    /// Whether every client has finished or crashed.
     pub(super) fn is_final(&self, state: &[u32]) -> bool {
         (0..self.shape.clients).all(|client| self.is_done(state, client))
     }

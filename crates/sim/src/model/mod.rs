@@ -41,10 +41,10 @@ pub trait Model {
     /// What must not happen.
     fn take(&self, state: &mut Self::State, step: &Self::Step) -> Result<(), Violation>;
 
-    /// Whether everybody has done what they wanted.
+    /// Whether every client has done what it wanted.
     fn is_final(&self, state: &Self::State) -> bool;
 
-    /// Whether a step helps somebody to finish: faults do not. From every state a final one must be reachable by such steps.
+    /// Whether a step helps a client to finish: faults do not. From every state a final one must be reachable by such steps.
     fn is_progress(&self, step: &Self::Step) -> bool;
 
     /// How long a step takes, in nanoseconds of a world with a clock: what a [`soak()`] counts as virtual time.

@@ -11,7 +11,7 @@ pub struct Soaked<T> {
     pub steps: u64,
     /// How long they would have taken, in nanoseconds.
     pub virtual_ns: u64,
-    /// Whether everybody had done what they wanted before the steps were over.
+    /// Whether every client had done what it wanted before the steps were over.
     pub finished: bool,
     /// What must not happen and did.
     pub found: Option<Found<T>>,

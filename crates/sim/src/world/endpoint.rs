@@ -61,7 +61,7 @@ impl SimEndpoint {
     }
 
     /// The client computes for `ns`: whatever it starts next leaves so much later. Cheaper than a sleep, and
-    /// the same to everybody else, as long as it does not look at the clock or its mailbox first.
+    /// the same to the other clients, as long as it does not look at the clock or its mailbox first.
     pub fn spend(&self, ns: u64) {
         let mut core = self.core.borrow_mut();
         let now_ns = core.now_ns;

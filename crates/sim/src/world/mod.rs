@@ -174,7 +174,7 @@ impl<'a> World<'a> {
         self.core.borrow_mut().add_role(Some(node), role, groups)
     }
 
-    /// Adds a role in the network: a switch, half the way from everybody, that takes no time for a packet.
+    /// Adds a role in the network: a switch, half the way from every node, that takes no time for a packet.
     pub fn install_switch(&mut self, role: BoxedRole) -> PeerId {
         let line_rate = ServerThreads { service_ns: 0, ..ServerThreads::default() };
         self.core.borrow_mut().add_role(None, role, &[line_rate])
@@ -310,7 +310,7 @@ impl<'a> World<'a> {
         self.core.borrow().memory.read(addr, width)
     }
 
-    /// Sets a word without anybody noticing: for setting the stage.
+    /// Sets a word without a verb, unnoticed by all clients: to prepare a run.
     pub fn write(&mut self, addr: Addr, width: Width, value: u128) {
         self.core.borrow_mut().memory.write(addr, width, value);
     }

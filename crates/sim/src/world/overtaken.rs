@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 pub(crate) struct Overtaken {
     longest: u32,
     queues: FxHashMap<u64, WaitQueue>,
-    /// Lines that nobody stands in, kept for their memory.
+    /// Empty queues, kept for their memory.
     idle: Vec<WaitQueue>,
 }
 
@@ -66,12 +66,12 @@ impl WaitQueue {
 }
 
 impl Overtaken {
-    /// The most often anybody was overtaken, of clients that came to an end.
+    /// The most often a client was overtaken, of clients that came to an end.
     pub(crate) fn longest(&self) -> u32 {
         self.longest
     }
 
-    /// Whether anybody waits for any part of `lock`.
+    /// Whether a client waits for any part of `lock`.
     pub(crate) fn is_wanted(&self, lock: u64) -> bool {
         self.queues.contains_key(&lock)
     }

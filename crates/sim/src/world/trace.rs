@@ -34,7 +34,7 @@ impl Trace {
         self.entries.push_back((at_ns, client, what));
     }
 
-    /// What `clients` did last, and everybody's verbs on `word` and the words that they touched meanwhile.
+    /// What `clients` did last, and all clients' verbs on `word` and the words that they touched meanwhile.
     pub(crate) fn render(&self, clients: &[u32], word: Option<Addr>) -> String {
         let concerned: BTreeSet<u32> = clients.iter().copied().collect();
         let words: BTreeSet<Addr> = self

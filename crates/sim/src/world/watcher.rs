@@ -50,7 +50,7 @@ pub(crate) struct Watcher {
     tokens: Option<Tokens>,
     interests: Interests,
     recovers: bool,
-    /// Whether anybody crashed or paused so far.
+    /// Whether a client crashed or paused so far.
     faulty: bool,
     track_health: bool,
     health: Vec<Health>,
@@ -114,7 +114,7 @@ impl Watcher {
             && let Some(violation) = self.token_objection(client, claim, *token)
         {
             if self.recovers && self.paused_while_waiting(client) {
-                // Void before it looked, and its token says so to everybody it shows it to.
+                // Void before it looked, and its token says so wherever it is shown.
                 return self.tell_if_contended(client, claim, &Observation::GaveUp(*claim));
             }
             // Two holders at once are worse than a token that does not rise: they are named first.
