@@ -48,7 +48,7 @@ pub(crate) struct RackRun {
     /// If set, grants are counted by slices of time, from the beginning.
     pub(crate) slice_ns: Option<u64>,
     pub(crate) faults: FaultPlan,
-    /// Locks of a transaction are taken in the order of their ids, so that nobody has to give up: for protocols that cannot.
+    /// Locks of a transaction are taken in the order of their ids, so that no client has to give up: for protocols that cannot.
     pub(crate) in_order: bool,
     /// What every transaction works, at least.
     pub(crate) work_ns: u64,

@@ -27,13 +27,13 @@ pub(crate) struct SidesRun {
     pub(crate) locals: usize,
     /// Clients elsewhere, each on a node of its own.
     pub(crate) remotes: usize,
-    /// Local clients go through their own NIC like everybody else.
+    /// Local clients go through their own NIC, as remote ones do.
     pub(crate) loopback: bool,
     /// Locks, chosen uniformly.
     pub(crate) locks: u64,
     /// Nanoseconds between a release and the next acquire.
     pub(crate) think_ns: u64,
-    /// Virtual nanoseconds after which nobody starts another cycle.
+    /// Virtual nanoseconds after which no client starts another cycle.
     pub(crate) until_ns: u64,
     /// Everything random comes from here.
     pub(crate) seed: u64,
@@ -104,7 +104,7 @@ impl SidesReport {
     }
 }
 
-/// Simulates `run` with `P`. CPU and NIC atomics do not exclude each other there, unless everybody uses the NIC.
+/// Simulates `run` with `P`. CPU and NIC atomics do not exclude each other there, unless all clients use the NIC.
 ///
 /// # Errors
 /// What a checker objects to, or that clients never finished.

@@ -81,7 +81,7 @@ fn recorded(name: &str) -> Scratch {
     std::thread::scope(|scope| {
         for number in 0..3 {
             let client = connect(&folder, &server, number);
-            // Before there is anybody who could be in the way.
+            // Before another client can be in the way.
             if number == 0 {
                 let reader = client.rwlock("two").unwrap().read().wait().unwrap();
                 drop(reader.upgrade().wait().unwrap().downgrade().wait().unwrap());
@@ -169,7 +169,7 @@ fn a_record_goes_on_when_its_server_is_started_again_and_claims_are_no_new_grant
     assert!(clean, "{said}");
 }
 
-/// Somebody else's lock, granted when claims are over.
+/// Another client's lock, granted when claims are over.
 fn mutex_of_another(folder: &Scratch, server: &Server) -> Client {
     let client = connect(folder, server, 1);
     drop(client.mutex("two").unwrap().lock().wait().unwrap());

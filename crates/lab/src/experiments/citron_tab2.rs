@@ -6,8 +6,8 @@
 //! writer wait for it (its semaphores have a high water mark; 1000 here). Units are pages.
 //!
 //! A lock is held for as long as the data takes: a round trip, and 4 KiB at 100 Gbit/s for every unit. Readers lock
-//! exclusively like everybody else, for that is what the locks compared have in common (DSLR is a mutex in Table 1);
-//! Citron with readers, which nobody else has, stands beside it.
+//! exclusively, as writers do, for that is what the locks compared have in common (DSLR is a mutex in Table 1);
+//! Citron with readers, which no other lock has, stands beside it.
 
 use super::citron::{Handshake, IT, LLC, Lld, Lock, MT, Mutex, Ss, Wait, kops, micros, row, table, timed};
 use super::prelude::*;

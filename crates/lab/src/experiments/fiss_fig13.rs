@@ -1,7 +1,7 @@
 //! FissLock Fig. 13: how long it takes until a lock is granted, on a million locks.
 //!
 //! The paper's grant time leaves out the time in a wait queue. Here the whole acquire is timed; on uniform workloads
-//! hardly anybody waits, and on skewed ones the median hardly does.
+//! hardly a client waits, and on skewed ones the median hardly does.
 
 use super::fiss::{FISSLOCK, LOCKS, MANAGERS, WORKLOADS, below, cdf, micro, of};
 use super::prelude::*;

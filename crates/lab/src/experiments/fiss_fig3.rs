@@ -14,7 +14,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 };
 
 const WORK_US: [u64; 3] = [1, 10, 20];
-/// Name, Zipf exponent, percent of reads; the last is there to see what is left when nobody waits for anybody.
+/// Name, Zipf exponent, percent of reads; the last is there to see what is left when no client waits for another.
 const MIXES: [(&str, f64, f64); 5] = [
     ("uni-uh", 0.0, 50.0),
     ("uni-rm", 0.0, 90.0),

@@ -2,7 +2,7 @@
 //!
 //! Where CPU and NIC atomics do not exclude each other, a CAS or MCS lock is only safe if local clients go through their
 //! own NIC (loopback), and an RPC lock if they ask the server's thread; the filter lock needs no atomics at all, but
-//! everybody watches everybody. Loopback here costs what any other way through the NIC does: the model has no figure of
+//! every client watches all others. Loopback here costs what any other way through the NIC does: the model has no figure of
 //! its own for it. The paper prints no measurements, so the claims are orderings, where it argues for one (§1, §3). What
 //! it does not claim is in the table too: all remote, a lock with one queue and one atomic to enter it is faster.
 
@@ -67,7 +67,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     ];
     let mut table = Table::new("mix", &header);
     let mut findings = Findings::default();
-    // One lock that everybody wants, and so many that hardly two meet.
+    // One lock that all clients want, and so many that hardly two meet.
     for locks in [1, 1_000] {
         let mut curves = Vec::new();
         for (name, lock) in LOCKS {

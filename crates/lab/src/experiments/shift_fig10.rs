@@ -1,7 +1,7 @@
-//! ShiftLock Fig. 10: TATP and TPC-C on one-sided locks, their locks taken in one order so that nobody has to give up.
+//! ShiftLock Fig. 10: TATP and TPC-C on one-sided locks, their locks taken in one order so that no client has to give up.
 //!
 //! The paper has no word on which client works for which warehouse. Here every transaction of TPC-C is for any of those
-//! of its client's machine: with a warehouse of its own for every client hardly anybody would ever wait.
+//! of its client's machine: with a warehouse of its own for every client hardly a client would ever wait.
 
 use super::fiss::{below, of};
 use super::prelude::*;

@@ -1,7 +1,7 @@
 //! ShiftLock Fig. 13: goodput of the locks that recover, when clients fail while they hold one.
 //!
-//! As in the paper a client fails by never releasing what it was granted, and goes on with another lock: to everybody
-//! who wants the first one it is dead. The checkers watch these runs too. Leases are the paper's, 10 ms for both locks.
+//! As in the paper a client fails by never releasing what it was granted, and goes on with another lock: to every
+//! client that wants the first one it is dead. The checkers watch these runs too. Leases are the paper's, 10 ms for both locks.
 //! Beside ShiftLock as it ships, where any waiter resets a dead lock, runs the paper's own recovery: the server does it,
 //! once per era.
 

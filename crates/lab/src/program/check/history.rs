@@ -4,7 +4,7 @@
 //! have one clock, and are shown to the same checkers that watch the explorer: exclusion, and tokens that rise. Tokens of two
 //! writers are never the same, on whatever host. If a server's record is there, everything that its clients were granted was
 //! granted by it, and its own grants are judged by the order in which it made them. Where that record ends early (the server was
-//! killed) or says that events are missing, the tokens in between are nobody's word against its own.
+//! killed) or says that events are missing, the tokens in between contradict nothing.
 
 use anyhow::{Context, Result, bail};
 use lockwright_fabric::PeerId;
@@ -62,7 +62,7 @@ impl Line {
     }
 }
 
-/// What somebody holds, as far as the record has been read.
+/// A grant that is held, as far as the record has been read.
 #[derive(Debug)]
 struct Open {
     /// Each grant counts as a client of its own: threads of one process exclude each other, too.
@@ -182,7 +182,7 @@ impl Judge {
             self.gaps.push((run.last, u64::MAX));
         }
         self.report.writers += writers.len();
-        // What came of these nobody wrote down.
+        // No line says what came of these.
         for writer in writers.values_mut() {
             for open in std::mem::take(&mut writer.open) {
                 self.close(writer, open, true);
@@ -272,7 +272,7 @@ impl Judge {
     /// What was held as `before` is held as the line says from now on.
     fn becomes(&mut self, writer: &mut Writer, line: &Line, before: Claim, token: Option<u64>) {
         let lock = line.lock();
-        // Whose grant is not written down is nobody's hold.
+        // Without a line of its grant, it is not known to be held.
         let Some(mut open) = writer.take(&lock, &before, token) else { return };
         let client = open.client;
         open.to = Some(line.at);

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     /// So many clients in every case, instead of the case's own number
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=16))]
     clients: Option<u8>,
-    /// Add one crash to every case. Whether everybody finishes after it is checked only if the lock has recovery
+    /// Add one crash to every case. Whether all clients finish after it is checked only if the lock has recovery
     #[arg(long)]
     crash: bool,
     /// Let one packet be lost in every case: of protocols over unreliable packets, anywhere

@@ -198,7 +198,7 @@ impl CaseReport {
     }
 }
 
-/// The checkers that are asked only if everybody has to `finish`.
+/// The checkers that are asked only if all clients have to `finish`.
 fn unchecked(finish: bool) -> Vec<&'static str> {
     if finish { Vec::new() } else { [Checker::Deadlock, Checker::Livelock].map(Checker::name).to_vec() }
 }
