@@ -83,7 +83,7 @@ impl<R: Rules> Coordinator<R> {
         }
     }
 
-    /// With nobody there yet: machines [join](Self::join). Epochs and blocks of stamps go on above those of an earlier run.
+    /// With no machine there yet: they [join](Self::join). Epochs and blocks of stamps go on above those of an earlier run.
     pub fn vacant(machines: u16, params: &Params, epoch: u32, block: u64) -> Self {
         let lost = (1..=machines).map(|mid| mid as u8).collect();
         Self { epoch: epoch.max(FIRST_EPOCH), block, lost, ..Self::new(machines, params) }
@@ -241,7 +241,7 @@ impl<R: Rules> Coordinator<R> {
             Some(first) if lid < self.params.switch_locks => first.ticket.mid,
             _ => super::resident(lid, self.machines, &self.lost),
         };
-        // An agent for nobody yet: it goes to the first in its queue as from one writer to the next.
+        // An agent without a holder yet: the lock goes to the first in its queue as from one writer to the next.
         let mode = known.holders.first().map_or(Mode::Exclusive, |holder| holder.mode);
         let writer_waits = known.waiters.iter().any(|waiter| waiter.mode == Mode::Exclusive);
         Entry::agent(lid, mid, mode, self.params.bars_at_once() && writer_waits)

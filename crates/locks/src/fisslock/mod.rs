@@ -116,9 +116,9 @@ pub trait Rules: Checks {
     const EPOCHS_ARE_CHECKED: bool = true;
     /// A decider that was restarted grants nothing before its registers are back (S3).
     const RESTARTED_IS_CLOSED: bool = true;
-    /// Who holds a lock is asked for when agents are made anew (S1).
+    /// Machines are asked what they hold when agents are made anew (S1).
     const HOLDERS_ARE_GATHERED: bool = true;
-    /// An agent forgets holders that nobody vouches for (S2).
+    /// An agent forgets holders that no machine vouches for (S2).
     const AGENTS_ARE_SET_RIGHT: bool = true;
     /// No agent leaves while locks are being put right.
     const DEPARTURES_WAIT: bool = true;
@@ -134,7 +134,7 @@ impl Checks for Shipped {}
 
 impl Rules for Shipped {}
 
-/// Machine number `mid`, counted from 1: zero is nobody.
+/// Machine number `mid`, counted from 1: zero is none.
 pub fn machine_of(mid: u8) -> PeerId {
     PeerId::role(usize::from(mid) - 1)
 }

@@ -10,7 +10,7 @@
 //! | `epoch E` | before machines hear of it | |
 //! | `member M K K` | before a machine is let in | its number and key |
 //! | `gone M` | before its locks go to others | |
-//! | `clean` | at an orderly end | nobody was there |
+//! | `clean` | at an orderly end | no machine was there |
 //!
 //! Holders and waiters are not written down: machines know them, and report them (§5.3 of the paper). Blocks also go on above
 //! the clock's, so that tokens rise even if the file is lost.

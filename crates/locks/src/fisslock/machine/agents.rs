@@ -53,7 +53,7 @@ impl<R: Rules> Machine<R> {
         }
     }
 
-    /// Who only tries is told no, wherever he is.
+    /// A task that only tries is told no, wherever it is.
     pub(super) fn deny(&mut self, lid: u64, ticket: Ticket, out: &mut Outbox) {
         if ticket.mid == self.me {
             self.denied(lid, ticket, out);

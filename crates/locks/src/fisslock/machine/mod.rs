@@ -66,7 +66,7 @@ struct Task {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum AgentState {
     Here(Agent),
-    /// A shared lock's agent has asked to leave and may be refused. (Who leaves an exclusive lock cannot be.)
+    /// A shared lock's agent has asked to leave and may be refused. (An exclusive lock's cannot be.)
     Leaving {
         agent: Agent,
         next: Option<Waiter>,
@@ -112,7 +112,7 @@ impl<R: Rules> Machine<R> {
         }
     }
 
-    /// A machine that comes later, in the epoch that the others are in, under a number that nobody has in it yet.
+    /// A machine that comes later, in the epoch that the others are in, under a number that is new in it.
     pub fn joining(me: u8, machines: u16, params: &Params, epoch: u32) -> Self {
         let mut machine = Self::new(u16::from(me), machines, params);
         machine.racks.iter_mut().for_each(|rack| rack.epoch = epoch);

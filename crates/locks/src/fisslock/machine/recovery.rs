@@ -141,8 +141,7 @@ impl<R: Rules> Machine<R> {
         }
     }
 
-    /// An agent for a lock that has none any more. Who holds the lock may hold it by tokens of before; those it gives are
-    /// above them.
+    /// An agent for a lock that has none any more. Holders may have earlier tokens; those it gives are above them.
     fn restore_agent(&mut self, entry: &Entry, tasks: &[(Waiter, bool)], token: u64) {
         let (holders, waiters): (Vec<_>, Vec<_>) = tasks.iter().partition(|(_, held)| *held);
         let mut agent = Agent::idle(entry.waiter.mode, if self.params.tokens { token } else { 0 });

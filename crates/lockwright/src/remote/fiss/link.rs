@@ -138,7 +138,7 @@ impl Link {
     /// Connects, joins, and sees to it that packets come through.
     ///
     /// # Errors
-    /// If the decider cannot be reached or lets nobody in.
+    /// If the decider cannot be reached, or does not let this client in.
     pub(crate) fn open(options: LinkOptions) -> Result<Arc<Self>, OpenError> {
         let name = format!("fiss://{}/{}", options.decider, String::from_utf8_lossy(&options.space));
         let refuse = |why: String| OpenError::Failed { space: name.clone(), why };
