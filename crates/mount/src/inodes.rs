@@ -1,7 +1,7 @@
 //! Files that the kernel knows by a number, each held by a descriptor that neither reads nor writes.
 //!
 //! A number is given when a file is first looked up, and goes when the kernel has forgotten it as often as it was told. While
-//! a file is here, its inode number below belongs to nobody else.
+//! a file is here, its inode number below belongs to no other.
 
 use crate::abi::ROOT;
 use crate::locks::FileLockNames;

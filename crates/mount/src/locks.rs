@@ -218,7 +218,7 @@ impl Locks {
         }
     }
 
-    /// Nobody is told if it was lost before: who closes a file does not ask.
+    /// A program that closes a file is not told that its lock was lost before.
     fn give_back(&self, file: &NodeFile, owner: Owner) {
         if let Err(stop) = self.node.unlock(file, owner, Extent::WHOLE) {
             self.stopped(&stop);

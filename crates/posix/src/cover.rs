@@ -63,7 +63,7 @@ pub struct SpaceCover {
     /// Why what was held is not any more. Until all of it was given back, nothing is granted.
     lost: Option<String>,
     /// Some guards are stronger than needed: the space had no room for the pieces they would be cut into. Others are kept out
-    /// of bytes that nobody has, until the locks beside them go.
+    /// of free bytes, until the locks beside them go.
     too_strong: bool,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | step of a lock | if it fails |
 //! |---|---|
-//! | 1. nobody in the table is in the way | nothing has changed |
+//! | 1. no other owner in the table is in the way | nothing has changed |
 //! | 2. the cover is made as strong as the request | the cover is as before, and what was held stays held |
 //! | 3. the table is changed | |
 //! | 4. the cover is weakened to what is needed now | |
@@ -42,7 +42,7 @@ impl From<CoverError> for Refusal {
 }
 
 impl<C: Cover> FileLocks<C> {
-    /// A file that nobody holds anything of, under `cover`.
+    /// A file without locks, under `cover`.
     pub fn new(cover: C) -> Self {
         Self { table: LockTable::default(), cover }
     }
@@ -100,7 +100,7 @@ impl<C: Cover> FileLocks<C> {
         self.lock(owner, pid, Extent::WHOLE, kind)
     }
 
-    /// Who of this process is in the way; nobody twice.
+    /// Owners of this process that are in the way, each once.
     pub fn blockers(&self, owner: Owner, extent: Extent, kind: Kind) -> Vec<Owner> {
         let mut owners: Vec<_> =
             self.table.blockers(owner, extent, kind).map(|blocker| blocker.owner).collect();

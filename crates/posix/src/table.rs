@@ -61,7 +61,7 @@ pub struct LockTable {
 }
 
 impl LockTable {
-    /// Whether nobody holds anything.
+    /// Whether no owner holds anything.
     pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }

@@ -1,4 +1,4 @@
-//! `liblockwright_posix.so`: `fcntl`, `lockf` and `flock` of an unmodified program, from a space. Loaded by `LD_PRELOAD`.
+//! `liblockwright_posix_preload.so`: `fcntl`, `lockf` and `flock` of an unmodified program, from a space. Loaded by `LD_PRELOAD`.
 //!
 //! | variable | |
 //! |---|---|
