@@ -100,13 +100,13 @@ pub enum Timeouts {
     /// At any moment: for timeouts that a user sets.
     Any,
     /// Deadlines up to this time at any moment, for timeouts that a user sets; later ones, which are leases, only when
-    /// nobody else can move, or could but by giving up.
+    /// no other client can move, or could but by giving up.
     AnyUntil(Time),
     /// Only while a client has crashed or is paused, and no healthy one holds a lock: leases are longer than any
     /// critical section of the living.
     #[default]
     WhenFaulty,
-    /// Only when nobody else can move: leases are longer than everything. For protocols that wait by
+    /// Only when no other client can move: leases are longer than everything. For protocols that wait by
     /// `wait_until` and `recv_by`; one that spins always moves.
     WhenStuck,
     /// As [`WhenStuck`](Self::WhenStuck) where something may go wrong, and else never: a lease must not hide a hang

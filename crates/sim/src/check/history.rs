@@ -17,11 +17,11 @@
 //! | `C PID` | the parent has let it go on |
 //!
 //! So the lock was held from `G` to `R`, if it was not lost: shared up to `X` and exclusive from then on, exclusive up to `D`
-//! and shared from then on, with nobody else in between. When a lost one went away nobody knows, so those are left
+//! and shared from then on, with no other holder in between. When a lost one ended is unknown, so those are left
 //! out, but for their tokens; likewise what a process held that was killed after it had been stopped.
 //!
 //! Counters are there because a history can be merged wrongly and a counter cannot: under a lock, a number is read and the
-//! next one written, so that two who are in at once write the same.
+//! next one written, so that two holders at once write the same.
 
 use super::{Violation, Watch};
 use crate::case::Checks;
@@ -82,7 +82,7 @@ struct Hold {
     claim: Claim,
     token: u64,
     from: u64,
-    /// `None`: nobody knows.
+    /// `None`: unknown.
     to: Option<u64>,
 }
 
@@ -121,7 +121,7 @@ impl Chain {
         self.pieces.extend(kept.into_iter().filter(|piece| piece.claim.start < piece.claim.end));
     }
 
-    /// All holds; when they ended nobody knows, if `unknown`.
+    /// All holds; if `unknown`, without the time of their end.
     fn end(self, unknown: bool) -> impl Iterator<Item = Hold> {
         let holds = self.before.into_iter().chain(self.pieces);
         holds.map(move |hold| Hold { to: hold.to.filter(|_| !unknown), ..hold })
@@ -286,7 +286,7 @@ impl History {
         Ok(())
     }
 
-    /// Adds what `client` held from one time to another, or to one that nobody knows: then only its token counts. Which lock it
+    /// Adds what `client` held from one time to another, or to an unknown one: then only its token counts. Which lock it
     /// is in `claim` is filled in by its name.
     pub fn add_hold(
         &mut self,
@@ -361,7 +361,7 @@ impl History {
     }
 
     /// Looks at every counter, which `last` says the last number of: no number was written twice, and tokens rise with the
-    /// numbers. Returns how many updates nobody noted: a process that is killed between writing and noting leaves one.
+    /// numbers. Returns how many updates were not noted: a process that is killed between writing and noting leaves one.
     ///
     /// # Errors
     /// If an update was lost, or made with an old token.

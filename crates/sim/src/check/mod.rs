@@ -96,14 +96,14 @@ impl Watch {
         }
     }
 
-    /// `client` waits for nothing any more, but what it holds it holds: a crash nobody knows of.
+    /// `client` waits for nothing any more, but keeps what it holds: a crash that no other client knows of.
     pub fn forget_waiting(&mut self, client: PeerId) {
         if let Some(bypass) = &mut self.bypass {
             bypass.forget(client);
         }
     }
 
-    /// Whether nobody holds `lock` or, if that is watched, waits for it.
+    /// Whether no client holds `lock` or, if that is watched, waits for it.
     pub fn is_idle(&self, lock: u64) -> bool {
         !self.exclusion.is_held(lock) && !self.bypass.as_ref().is_some_and(|bypass| bypass.is_wanted(lock))
     }

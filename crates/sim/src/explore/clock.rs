@@ -58,7 +58,7 @@ impl World {
         self.clock.is_some_and(|clock| state[self.shape.clock()] >= clock.max_ticks)
     }
 
-    /// Lets the clock tick, if nobody would be late.
+    /// Lets the clock tick, if no client would be late.
     pub(super) fn tick(&mut self, state: &[u32]) {
         let Some(Clock { delay_ticks, max_ticks, .. }) = self.clock else { return };
         if self.is_final(state) {
@@ -81,7 +81,7 @@ impl World {
         self.push(Step::Tick, None);
     }
 
-    /// Whether `client` has something to do that depends on nobody else, `late_ticks` past its delay.
+    /// Whether `client` has something to do that depends on no other, `late_ticks` past its delay.
     fn must_move(&mut self, state: &[u32], client: usize, late_ticks: u32) -> bool {
         let node = state[self.shape.node(client)];
         if node == DEAD {

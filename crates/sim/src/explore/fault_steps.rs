@@ -100,7 +100,7 @@ impl World {
         self.push(Step::LoseNode(role), violation);
     }
 
-    /// Who watches over roles hears that this one was lost or restarted.
+    /// Roles that watch the others hear that this one was lost or restarted.
     fn notify_role_lost(&mut self, state: &[u32], lost: usize) {
         for role in 0..self.shape.roles {
             let number = state[self.shape.role(role)];

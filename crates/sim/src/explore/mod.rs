@@ -200,7 +200,7 @@ fn adapted<P: Protocol>(case: &Case<P::Params>, options: &Options) -> Case<P::Pa
     faults.duplicates = faults.duplicates.max(u8::from(options.dup));
     faults.reorders |= options.reorder;
     if (options.loss || options.dup || options.reorder) && case.timeouts == Timeouts::WhenFaulty {
-        // Nobody is down when a packet is lost: it is sent again when nothing else can happen.
+        // No client is down when a packet is lost: it is sent again when nothing else can happen.
         case.timeouts = Timeouts::WhenStuck;
     }
     if let Some(max_states) = options.max_states {

@@ -220,7 +220,7 @@ impl World {
         (0..self.shape.clients).filter(|client| self.is_done(state, *client)).count()
     }
 
-    /// Whether memory can be expected to be free in a final state: nobody died with a lock in hand.
+    /// Whether memory can be expected to be free in a final state: no client died with a lock.
     pub(super) fn no_client_crashed(&self, state: &[u32]) -> bool {
         !FaultWord(state[self.shape.faults()]).any_client_crashed()
     }

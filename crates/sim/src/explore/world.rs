@@ -220,7 +220,7 @@ impl World {
         matches!(self.timeouts, Timeouts::AnyUntil(last) if time <= last)
     }
 
-    /// Nobody healthy is in a critical section: the checkers have forgotten clients that are down.
+    /// No healthy client is in a critical section: the checkers have forgotten clients that are down.
     fn no_healthy_client_holds(&self, state: &[u32]) -> bool {
         self.tables.watches.get(state[self.shape.watch()]).holders().next().is_none()
     }
@@ -324,7 +324,7 @@ impl World {
         let peer = match to.index() {
             (role, true) if self.next[self.shape.role(role)] == DEAD => return,
             (role, true) => self.shape.clients + role,
-            // Nobody reads the mail of the dead.
+            // Messages to a dead client are not read.
             (client, false) if self.next[self.shape.node(client)] == DEAD => return,
             (client, false) => client,
         };

@@ -2,15 +2,15 @@
 //! clients that crash or pause.
 //!
 //! **Alone.** While one client alone wants or holds a lock, no checker can object, so the checkers are not told;
-//! when a second one comes they are told everything, until nobody wants the lock any more. Almost all of a
+//! when a second one comes they are told everything, until no client wants the lock any more. Almost all of a
 //! large run's locks never get there. Tokens are the exception: they order grants that are far apart, and are
 //! checked for the first [`TOKEN_LOCKS`] locks, which are also the most wanted ones.
 //!
-//! **Crashed.** A dead client does no harm in its critical section, but nobody can know that it is dead: its
+//! **Crashed.** A dead client does no harm in its critical section, but no other can know that it is dead: its
 //! claim stands until another client is granted a conflicting one. A protocol that cannot recover must never do that.
 //! One that can may, if a client says that it recovered the lock, at any time of the run: the word may be reset
-//! and granted again before the one who reset it learns so. (Where a server's role may have done it, which has
-//! no voice here, or where others crashed who may have, this is not asked.)
+//! and granted again before the one that reset it learns so. (Not asked where a server's role may have done it, which
+//! says nothing here, or clients that crashed.)
 //!
 //! **Paused.** A client that paused since it was granted a claim may have lost it the same way. One that paused
 //! while it waited may believe in a grant that was void before it looked; with tokens, its token tells.
@@ -201,7 +201,7 @@ impl Watcher {
         }
     }
 
-    /// Tells the checkers of a lock that they are told about, until nobody is after it any more.
+    /// Tells the checkers of a lock that they are told about, until no client is after it any more.
     fn tell_watched(&mut self, client: u32, claim: Claim, what: Observation) {
         self.tell(client, what);
         if !matches!(what, Observation::Waiting(_) | Observation::Granted(..))

@@ -54,7 +54,7 @@ impl LastArrivals {
 enum Site {
     Node(NodeId),
     Network,
-    /// On a machine that owns no lock memory and has nobody else on it.
+    /// On a machine of its own, without lock memory.
     Elsewhere,
 }
 
@@ -232,7 +232,7 @@ impl Core {
         }
     }
 
-    /// Who watches over roles finds out that this one was lost or restarted, as late as others find out about a node.
+    /// Roles that watch the others find out that this one was lost or restarted, as late as others find out about a node.
     #[cold]
     pub(super) fn notify_role_lost(&mut self, lost: usize) {
         let at_ns = self.now_ns + self.model.node_lost_ns;

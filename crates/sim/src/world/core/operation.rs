@@ -1,5 +1,5 @@
 //! Operations in flight: batches, sleeps, and waits. A client may have several at once; each is an index, given
-//! back when it has come to its end and nobody waits for it any more.
+//! back when it has come to its end and no client waits for it any more.
 
 use super::event::EventKind;
 use super::observations::PendingObservations;

@@ -54,7 +54,7 @@ impl Thread {
         let start_ns = now_ns.max(self.free_ns);
         self.free_ns = start_ns + kind.service_ns;
         if kind.batch > 1 {
-            // A batch is what waits when the thread looks: nobody joins one that has begun.
+            // A batch is what waits when the thread looks: no message joins one that has begun.
             let joins =
                 self.in_last < kind.batch && self.batches.back().is_some_and(|begins| *begins > now_ns);
             if joins {
@@ -102,7 +102,7 @@ impl RoleState {
         }
     }
 
-    /// Who deals with `message` of `from`, and when is it done if nothing comes in between? It is a call if `calls` and the
+    /// Which thread deals with `message` of `from`, and when is it done if nothing comes in between? It is a call if `calls` and the
     /// group takes calls.
     pub(super) fn assign(
         &mut self,
