@@ -11,7 +11,7 @@
 //! that releasing it costs nothing. A writer waits until the lease is over. No queue: a client that is refused tries again at
 //! once. No recovery of a writer's lock.
 //!
-//! Safety rests on clocks that differ by at most `drift_ns`, and on nobody who reads holding on for longer than
+//! Safety rests on clocks that differ by at most `drift_ns`, and on readers that hold on for no longer than
 //! `hold_ns`:
 //!
 //! ```text

@@ -95,7 +95,7 @@ impl LockTable {
         granted
     }
 
-    /// Whether nobody holds or wants the lock.
+    /// Whether no client holds or wants the lock.
     pub fn is_free(&self, lid: u64) -> bool {
         !self.locks.contains_key(&lid)
     }

@@ -105,7 +105,7 @@ impl<E: Endpoint> LockClient for SsClient<E> {
             match self.bakery.acquire(self.word(want.claim.lock, segment), want).await {
                 Ok(turn) => grant.turns.push(turn),
                 Err(denied) => {
-                    // Nothing is left behind; a lease that ran out meanwhile is nobody's concern.
+                    // Nothing is left behind; a lease that ran out meanwhile does no harm.
                     let _ = self.release(grant).await;
                     return Err(denied);
                 }

@@ -63,7 +63,7 @@ impl Counters {
         self.n_x > limit
     }
 
-    /// Full, and every ticket ever taken has been served: the word can be set back to zero, and nobody will notice.
+    /// Full, and every ticket ever taken has been served: no client notices if the word is set back to zero.
     pub const fn is_spent(self, limit: u64) -> bool {
         let all_served = self.n_x == self.max_x && self.n_s == self.max_s;
         self.is_full(limit) && all_served && !self.is_cleared(limit)

@@ -53,7 +53,7 @@ impl<E: Endpoint, R: Rules> LockClient for LldClient<E, R> {
         match self.put_in(want, range, life).await {
             Ok(()) => Ok(LldGrant { place: range, life }),
             Err(denied) => {
-                // It never came into the list, or nobody can tell, because the node is lost.
+                // It never came into the list, or that is unknown, because the node is lost.
                 self.slots.free(self.space.node_of(range.lock).0, life);
                 Err(denied)
             }
@@ -102,7 +102,7 @@ impl<E: Endpoint, R: Rules> LldClient<E, R> {
         }
     }
 
-    /// Walks to the range's place and puts the node there, as soon as nobody holds any of it.
+    /// Walks to the range's place and puts the node there, as soon as no client holds any of it.
     async fn put_in(&self, want: Want, range: Marked, life: Life) -> Result<(), Denied> {
         let mut from = None;
         loop {

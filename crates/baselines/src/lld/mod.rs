@@ -17,7 +17,7 @@
 //!
 //! What it must not do: put a node behind a marked one, for that may be out of the list already.
 //!
-//! Exclusive ranges only (shared wants are served as exclusive ones), first come, first served by nobody, no recovery: the
+//! Exclusive ranges only (shared wants are served as exclusive ones), no order among waiters, no recovery: the
 //! published list has variants for readers and for fairness that Citron is not compared with.
 
 mod client;

@@ -37,7 +37,7 @@ pub trait Store: Clone + Debug + Default + Eq + Hash + Send + 'static {
     /// Whether the server's threads use it one at a time.
     const ALONE: bool;
 
-    /// Takes `start..end` if nobody has any of it. Says whether, and what it cost.
+    /// Takes `start..end` if no client has any of it. Says whether, and what it cost.
     fn take(&mut self, start: u64, end: u64) -> (bool, Lines);
 
     /// Gives `start..end` back, which is held.

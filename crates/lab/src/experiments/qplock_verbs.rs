@@ -54,7 +54,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     }
 
     let local = runs.iter().map(|(_, outcome)| most(&outcome.local, total)).max().unwrap_or(0);
-    // Who queued is told from who led by the READ of Peterson's lock.
+    // Clients that queued are told from leaders by the READ of Peterson's lock.
     let queued = |cost: fn(&Cost) -> u64| {
         let passed = queue.remote.acquires.keys().filter(|cost| cost.reads == 0);
         passed.map(cost).max().map_or(f64::NAN, |most| most as f64)
