@@ -342,7 +342,7 @@ impl<E: Endpoint, R: Rules> RmaRwClient<E, R> {
         Ok(())
     }
 
-    /// Sends `message` to who is next, once that is known.
+    /// Sends `message` to the next client, once that is known.
     async fn tell_successor(
         &self,
         lock: u64,

@@ -107,7 +107,7 @@ pub(crate) fn mount(options: &MountOptions, root_mode: u32) -> Result<Device, Mo
     Ok(Device(device))
 }
 
-/// By the program that may mount for users who may not.
+/// By `fusermount3`, which may mount for users that may not.
 fn mount_by_helper(options: &MountOptions) -> Result<Device, MountError> {
     let system = |what| move |error: std::io::Error| MountError::System { what, error };
     let (ours, theirs) = UnixStream::pair().map_err(system("a socket for fusermount3"))?;

@@ -21,7 +21,7 @@ use std::time::Duration;
 const IDLE: usize = 8;
 /// Threads in all. Requests that block keep one each.
 const THREADS: usize = 4096;
-/// Those that requests which do not block can always have.
+/// Of them, kept for requests that do not block.
 const SPARE: usize = 64;
 
 /// All that threads share.

@@ -1,6 +1,7 @@
 //! All files of a process's programs, as they use them: blocks until a lock is there, is interrupted, frees on close.
 //!
-//! A request that only another process is in the way of looks again after a while, and does not queue (`cover` says why). Requests of one file are served one at a time; those of different files do not wait for each other.
+//! A request that only another process blocks looks again after a while, and does not queue (`cover` says why). Requests of one
+//! file are served one at a time; those of different files do not wait for each other.
 //!
 //! What this file must not do: hold a file's mutex while it takes that of the waits.
 

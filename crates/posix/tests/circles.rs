@@ -1,5 +1,5 @@
 //! `EDEADLK` is for circles that are there. Owners that go around a ring of one lock more than there are of them never close
-//! one: there is always a free lock, and the one who wants it goes on. What looked like a circle were edges of two moments.
+//! one: there is always a free lock, and the owner that wants it goes on. What looked like a circle were edges of two moments.
 
 use lockwright::Client;
 use lockwright_posix::node::Changes;

@@ -2,8 +2,8 @@
 //! memory does not outlive the host.
 //!
 //! `START BOOT SINCE BY`: milliseconds since 1970, this boot of the host, nanoseconds since that, and host:pid. Within one boot the
-//! clock that cannot be set counts. Only who has the lock writes. A line is added in one write and forced to the disk, so one who
-//! was stopped, and has lost the lock, spoils nothing when it goes on: of all lines the youngest counts.
+//! clock that cannot be set counts. Only the holder of the lock writes. A line is added in one write and forced to the disk, and of
+//! all lines the youngest counts: so a `run` that was stopped, and has lost the lock, spoils nothing when it goes on.
 
 use super::args::Args;
 use anyhow::{Context, bail};

@@ -1,6 +1,6 @@
-//! The coordinator: who is told that a switch was restarted or a server lost, and sees to it that the locks are put right
-//! (§5.3). Reliable, as in the paper: it does not fail, and what it is told of failures is true. It also keeps the
-//! directory of sparse lock ids, which must outlive any server.
+//! The coordinator: is told that a switch was restarted or a server lost, and has the locks put right (§5.3).
+//! Reliable, as in the paper: it does not fail, and what it is told of failures is true. It also keeps the directory of sparse
+//! lock ids, which must outlive any server.
 //!
 //! Holders and waiters of a lock are known on their own machines. Everything else about a lock, its agent, its registers
 //! and the packets about it, can be made anew from that. So a recovery is:
@@ -149,8 +149,8 @@ impl<R: Rules> Coordinator<R> {
         self.block << decider::BLOCK_BITS
     }
 
-    /// Gives out stamps above those of `token`, which an earlier run granted that nothing was remembered of: what a decider is to
-    /// be told, if it has not come as far. Tokens that no run can have granted in many years are ignored.
+    /// Gives out stamps above those of `token`, which a forgotten earlier run granted. Returns what the decider is to be told, if
+    /// it has not come as far. Tokens that no run can have granted in many years are ignored.
     pub fn raise_stamps(&mut self, token: u64) -> Option<Message> {
         let block = token >> (decider::LOCAL_BITS + decider::BLOCK_BITS);
         if block < self.block || block >= MAX_SEEN_BLOCK {

@@ -173,7 +173,7 @@ impl State {
         self.connections.push(Part::new(Connection::new(client, id, connection)));
     }
 
-    /// The server is gone, and every connection is over; who is on the other end does not know.
+    /// The server is gone, and every connection is over; the clients do not know yet.
     pub(super) fn kill_server(&mut self) {
         if let Some(server) = self.server.take() {
             self.disk = Part::new(server.machine.journal().after_death());

@@ -301,7 +301,7 @@ impl Core {
         self.let_in();
     }
 
-    /// Lets in who waits, unless something is being put right.
+    /// Lets in clients that wait, unless a recovery is under way.
     fn let_in(&mut self) {
         while !self.is_waiting() && self.coordinator.is_quiet() {
             let Some(session) = self.joins.pop_front() else { return };

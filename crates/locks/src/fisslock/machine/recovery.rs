@@ -121,7 +121,7 @@ impl<R: Rules> Machine<R> {
         out.send(coordinator, Message::new(0, call::RESTORED, &[epoch]));
     }
 
-    /// An agent that was here all the time hears the truth: who holds the lock is who says so.
+    /// Corrects an agent that was here all the time: tasks hold the lock if their machines say so.
     fn set_right(&mut self, lid: u64, tasks: &[(Waiter, bool)], out: &mut Outbox) {
         let Some(AgentState::Here(agent)) = self.agents.get_mut(&lid) else { return };
         if R::AGENTS_ARE_SET_RIGHT {

@@ -173,7 +173,7 @@ impl RoleState {
         }
         let Worker::Thread(thread, _) = worker else { return done_ns };
         let thread = &mut self.threads[thread as usize];
-        // Those that wait for this thread were told when they would be served: by so much it will be later.
+        // Messages that wait for this thread have a time at which they are served: it moves by so much.
         if done_ns > now_ns {
             thread.delay(done_ns - now_ns);
         }
