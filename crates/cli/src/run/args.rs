@@ -14,7 +14,7 @@ use std::time::Duration;
 #[command(after_help = "\
 Examples:
   lockwright run backup -- /usr/local/bin/backup.sh       wait for the lock, then run
-  lockwright run -n backup -- backup.sh                   give up at once if somebody has it (exit 1)
+  lockwright run -n backup -- backup.sh                   give up at once if it is taken (exit 1)
   lockwright run --skip backup -- backup.sh               the same, and that is fine (exit 0)
   lockwright run -w 10 -E 75 backup -- backup.sh          wait ten seconds at most, then exit 75
   lockwright run -s config -- cat app.conf                together with other readers
@@ -30,9 +30,9 @@ Examples:
 The command sees LOCKWRIGHT_LOCK (the name) and LOCKWRIGHT_TOKEN (a number that rises with every grant); of several locks,
 the names on lines of their own, and the tokens with blanks between them, in the order given. A `run` inside it that asks
 for a lock it already runs under is refused, unless both share it.
-Whoever waits for more than a second on a terminal (or with --verbose) is told who has the lock.
+After a second of waiting on a terminal (or with --verbose) it says who has the lock.
 If this process dies, the command is killed with it. If a lock is lost (this process was stopped for longer
-than its lease, its server is gone for longer than that, or somebody broke the lock), the command gets SIGTERM (or
+than its lease, its server is gone for longer than that, or an administrator broke it), the command gets SIGTERM (or
 --signal), and SIGKILL after --kill-after. A server gives a lock to others only after that.
 
 Exit codes: the command's, or 128+n if signal n ended it; 1 (or -E) not to be had in time; 64 wrong usage;
