@@ -15,7 +15,7 @@ use crate::extent::Extent;
 use crate::table::{Blocker, Kind, LockTable, Owner};
 
 /// The locks of one file, record locks or flocks.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct FileLocks<C> {
     table: LockTable,
     cover: C,

@@ -1,183 +1,35 @@
 //! The state machine against the kernel's own locks: several real processes do random operations on one file in memory
 //! (`/dev/shm`), one after the other, and every answer must be the same: who is granted what, who is in the way, who waits and
-//! is let in, and who would wait for itself.
+//! is let in, and who would wait for itself. After every operation all locks and waiters must be those of `/proc/locks`.
 //!
 //! | variable | |
 //! |---|---|
-//! | `LOCKWRIGHT_KERNEL_OPS` | operations; 60,000 unless said |
+//! | `LOCKWRIGHT_KERNEL_OPS` | operations; 30,000 unless said |
 //! | `LOCKWRIGHT_KERNEL_SEED` | repeats a run that was printed |
 //!
-//! A process here is this program again, told what to do line by line. The kernel follows one blocker of a waiter, so it
-//! finds a circle through another one only later: such a request is left to wait by the kernel and refused by us. Then the
-//! circle is looked for by other means, and the process is killed, which must free its locks.
+//! A process here is this program again, told what to do line by line. The next one is told only when `/proc/locks` shows all
+//! who wait. A process that was told to wait and has not come to it yet may be overtaken by one that is told later: the kernel
+//! then sees the requests in another order and refuses another one of a circle than we do. So may a waiter that was woken and
+//! has not come to wait again. If all wait, a circle comes to be by a new request only, and a waiter is never refused.
+//!
+//! Two things are not the same:
+//! - The kernel follows one blocker of each waiter, so a circle through another one is not found: we refuse, and the kernel
+//!   waits. Then the circle is looked for by other means, somebody in it must have several blockers, and the process is killed,
+//!   which must free its locks.
+//! - In which order an operation let in several waiters is not seen before `F_GETLK` names one of them. All orders that are
+//!   possible are kept until an answer contradicts them.
 
-use lockwright_posix::waits::Waiter;
-use lockwright_posix::{Extent, FileLocks, Kind, NoCover, Owner, Refusal, Waits};
-use nix::fcntl::{FcntlArg, fcntl};
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+mod workers;
 
-const FILE: &str = "LOCKWRIGHT_KERNEL_FILE";
+use lockwright_posix::{Extent, FileLocks, Kind, NoCover, Owner, Piece, Refusal, Waits};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use workers::{POSITION, SIZE, Worker, kernel_locks, lock_line};
+
 const WORKERS: usize = 4;
-/// Bytes of the file, and where every descriptor stands in it.
-const SIZE: i64 = 100;
-const POSITION: i64 = 50;
-
-fn open(path: &Path) -> File {
-    let mut file = OpenOptions::new().read(true).write(true).open(path).unwrap();
-    file.seek(SeekFrom::Start(POSITION as u64)).unwrap();
-    file
-}
-
-/// Descriptors 0 and 1 were opened, 2 is another one of 0's description.
-fn open_all(path: &Path) -> [File; 3] {
-    let first = open(path);
-    let dup = first.try_clone().unwrap();
-    [first, open(path), dup]
-}
-
-fn flock(kind: &str, whence: &str, start: &str, len: &str) -> libc::flock {
-    libc::flock {
-        l_type: match kind {
-            "r" => libc::F_RDLCK,
-            "w" => libc::F_WRLCK,
-            _ => libc::F_UNLCK,
-        } as i16,
-        l_whence: whence.parse().unwrap(),
-        l_start: start.parse().unwrap(),
-        l_len: len.parse().unwrap(),
-        l_pid: 0,
-    }
-}
-
-fn number(outcome: Result<i32, nix::Error>) -> String {
-    outcome.map_or_else(|error| (error as i32).to_string(), |_| "0".to_owned())
-}
-
-/// What a worker does for a line.
-fn obey(files: &mut [File; 3], path: &Path, line: &str) -> String {
-    let words: Vec<_> = line.split(' ').collect();
-    let file = &files[words[1].parse::<usize>().unwrap()];
-    match words[..] {
-        ["set", _, kind, whence, start, len] => {
-            number(fcntl(file, FcntlArg::F_SETLK(&flock(kind, whence, start, len))))
-        }
-        ["wait", _, kind, whence, start, len] => {
-            number(fcntl(file, FcntlArg::F_SETLKW(&flock(kind, whence, start, len))))
-        }
-        ["ofd", _, kind, whence, start, len] => {
-            number(fcntl(file, FcntlArg::F_OFD_SETLK(&flock(kind, whence, start, len))))
-        }
-        [get @ ("get" | "ofdget"), _, kind, whence, start, len] => {
-            let mut lock = flock(kind, whence, start, len);
-            let ask =
-                if get == "get" { FcntlArg::F_GETLK(&mut lock) } else { FcntlArg::F_OFD_GETLK(&mut lock) };
-            match number(fcntl(file, ask)).as_str() {
-                "0" if i32::from(lock.l_type) == libc::F_UNLCK => "0 free".to_owned(),
-                "0" => {
-                    let kind = if i32::from(lock.l_type) == libc::F_RDLCK { "r" } else { "w" };
-                    format!("0 {kind} {} {} {}", lock.l_start, lock.l_len, lock.l_pid)
-                }
-                error => error.to_owned(),
-            }
-        }
-        ["flock", _, kind] => {
-            let taken = match kind {
-                "r" => file.try_lock_shared(),
-                "w" => file.try_lock(),
-                _ => file.unlock().map_err(TryLockError::Error),
-            };
-            match taken {
-                Ok(()) => "0".to_owned(),
-                Err(TryLockError::WouldBlock) => libc::EAGAIN.to_string(),
-                Err(TryLockError::Error(error)) => error.raw_os_error().unwrap_or(-1).to_string(),
-            }
-        }
-        ["close", "0"] => {
-            let [first, _, dup] = open_all(path);
-            (files[0], files[2]) = (first, dup);
-            "0".to_owned()
-        }
-        ["close", "1"] => {
-            files[1] = open(path);
-            "0".to_owned()
-        }
-        ["close", "2"] => {
-            let other = files[0].try_clone().unwrap();
-            files[2] = other;
-            "0".to_owned()
-        }
-        _ => panic!("{line}"),
-    }
-}
-
-/// A process of its own, if it was told to be one.
-#[test]
-fn worker() {
-    let Some(path) = std::env::var_os(FILE).map(PathBuf::from) else { return };
-    let mut files = open_all(&path);
-    for line in std::io::stdin().lines() {
-        let answer = obey(&mut files, &path, &line.unwrap());
-        println!("\n= {answer}");
-        std::io::stdout().flush().unwrap();
-    }
-}
-
-struct Worker {
-    child: Child,
-    says: ChildStdin,
-    hears: Receiver<String>,
-    /// What it waits for.
-    waits: Option<(Waiter, Extent, Kind)>,
-}
-
-impl Worker {
-    fn new(path: &Path) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "worker", "--nocapture"])
-            .env(FILE, path)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let (send, hears) = channel();
-        let out = BufReader::new(child.stdout.take().unwrap());
-        std::thread::spawn(move || {
-            for line in out.lines().map_while(Result::ok) {
-                if let Some(answer) = line.strip_prefix("= ") {
-                    let _ = send.send(answer.to_owned());
-                }
-            }
-        });
-        Self { says: child.stdin.take().unwrap(), child, hears, waits: None }
-    }
-
-    fn say(&mut self, line: &str) {
-        writeln!(self.says, "{line}").unwrap();
-    }
-
-    fn hear(&self) -> String {
-        self.hears.recv_timeout(Duration::from_secs(120)).expect("an answer of the kernel's")
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
+/// For whatever must happen on the busiest machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// xorshift.
 struct Random(u64);
 
@@ -196,7 +48,8 @@ impl Random {
 
 /// What we say.
 struct Model {
-    records: FileLocks<NoCover>,
+    /// The record locks, once for each order in which their owners can have come. In nothing else they differ.
+    orders: Vec<FileLocks<NoCover>>,
     flocks: FileLocks<NoCover>,
     waits: Waits<(Extent, Kind)>,
 }
@@ -218,31 +71,87 @@ fn answer(taken: Result<(), Refusal>) -> String {
 }
 
 impl Model {
+    fn records(&self) -> &FileLocks<NoCover> {
+        &self.orders[0]
+    }
+
+    fn lock(&mut self, owner: Owner, pid: u32, extent: Extent, kind: Kind) -> Result<(), Refusal> {
+        let mut all = self.orders.iter_mut().map(|records| records.lock(owner, pid, extent, kind));
+        let taken = all.next().unwrap();
+        assert!(all.all(|other| other.is_ok() == taken.is_ok()));
+        taken
+    }
+
+    fn unlock(&mut self, owner: Owner, extent: Extent) {
+        self.orders.iter_mut().for_each(|records| records.unlock(owner, extent).unwrap());
+    }
+
     fn close(&mut self, worker: usize, file: usize) {
-        let _ = self.records.unlock(process(worker), Extent::WHOLE);
+        self.unlock(process(worker), Extent::WHOLE);
         // The description of 2 is still 0's.
         if file != 2 {
-            let _ = self.records.unlock(description(worker, file), Extent::WHOLE);
+            self.unlock(description(worker, file), Extent::WHOLE);
             let _ = self.flocks.unlock(description(worker, file), Extent::WHOLE);
         }
     }
 
-    fn circle(&self, worker: usize, extent: Extent, kind: Kind) -> bool {
-        let owner = process(worker);
+    /// Who is in the way of a worker.
+    fn blockers(&self, worker: usize, (extent, kind): (Extent, Kind)) -> Vec<Owner> {
+        self.records().blockers(process(worker), extent, kind)
+    }
+
+    fn circle(&self, worker: usize, wants: (Extent, Kind)) -> bool {
         let blockers =
-            |owner: Owner, (extent, kind): &(Extent, Kind)| self.records.blockers(owner, *extent, *kind);
-        self.waits.would_close_a_circle(owner, self.records.blockers(owner, extent, kind), blockers)
+            |owner: Owner, (extent, kind): &(Extent, Kind)| self.records().blockers(owner, *extent, *kind);
+        self.waits.would_close_a_circle(process(worker), self.blockers(worker, wants), blockers)
+    }
+
+    /// What `F_GETLK` says, for each of the orders.
+    fn test(&mut self, owner: Owner, extent: Extent, kind: Kind) -> Vec<String> {
+        let say = |records: &mut FileLocks<NoCover>| {
+            let Some(found) = records.test(owner, extent, kind).unwrap() else { return "0 free".to_owned() };
+            let (piece, kind) = (found.piece, if found.piece.kind == Kind::Read { "r" } else { "w" });
+            let pid = if matches!(found.owner, Owner::Process(_)) { i64::from(piece.pid) } else { -1 };
+            format!("0 {kind} {} {} {pid}", piece.extent.start, piece.extent.len())
+        };
+        self.orders.iter_mut().map(say).collect()
+    }
+
+    /// These have been let in by one operation, in an order that is not known.
+    fn let_in(&mut self, before: Vec<FileLocks<NoCover>>, came: &[(usize, u32, Extent, Kind)]) {
+        let mut open: Vec<_> = before.into_iter().map(|records| (records, came.to_vec())).collect();
+        self.orders.clear();
+        while let Some((records, left)) = open.pop() {
+            for (at, &(worker, pid, extent, kind)) in left.iter().enumerate() {
+                let (mut records, mut left) = (records.clone(), left.clone());
+                left.remove(at);
+                if records.lock(process(worker), pid, extent, kind).is_ok() {
+                    open.push((records, left));
+                }
+            }
+            let is_new = |other: &FileLocks<NoCover>| !other.table().owners().eq(records.table().owners());
+            if left.is_empty() && self.orders.iter().all(is_new) {
+                self.orders.push(records);
+            }
+        }
+        assert!(!self.orders.is_empty(), "{came:?} cannot have been let in");
     }
 }
 
+/// What everybody wants that waits, and `asks` as well.
+fn wanted(workers: &[Worker], asks: usize, wants: (Extent, Kind)) -> Vec<Option<(Extent, Kind)>> {
+    let waits = |worker: &Worker| worker.waits.map(|(_, extent, kind)| (extent, kind));
+    let mut wanted: Vec<_> = workers.iter().map(waits).collect();
+    wanted[asks] = Some(wants);
+    wanted
+}
+
 /// A circle by other means: from each to each, until nothing is added.
-fn is_circle(model: &Model, workers: &[Worker], asks: usize, extent: Extent, kind: Kind) -> bool {
+fn is_circle(model: &Model, wanted: &[Option<(Extent, Kind)>], asks: usize) -> bool {
     let mut reach = [[false; WORKERS]; WORKERS];
     for (index, row) in reach.iter_mut().enumerate() {
-        let waits = workers[index].waits.map(|(_, extent, kind)| (extent, kind));
-        let wants = if index == asks { Some((extent, kind)) } else { waits };
-        let Some((extent, kind)) = wants else { continue };
-        for owner in model.records.blockers(process(index), extent, kind) {
+        let Some(wants) = wanted[index] else { continue };
+        for owner in model.blockers(index, wants) {
             if let Owner::Process(other) = owner {
                 row[other as usize] = true;
             }
@@ -258,17 +167,37 @@ fn is_circle(model: &Model, workers: &[Worker], asks: usize, extent: Extent, kin
     reach[asks][asks]
 }
 
+/// Whether nobody in the circle has a blocker outside of it, so that the kernel cannot follow a wrong one.
+fn is_plain_circle(model: &Model, wanted: &[Option<(Extent, Kind)>], asks: usize) -> bool {
+    let mut at = asks;
+    for _ in 0..WORKERS {
+        let Some(wants) = wanted[at] else { return false };
+        let [Owner::Process(next)] = model.blockers(at, wants)[..] else { return false };
+        at = next as usize;
+        if at == asks {
+            return true;
+        }
+    }
+    false
+}
+
 #[derive(Debug, Default)]
 struct Seen {
     granted: u64,
     busy: u64,
     waited: u64,
     deadlocks: u64,
+    /// Circles that only we found.
+    unseen: u64,
+    /// Answers that told in which order some had come.
+    told: u64,
     killed: u64,
 }
 
 struct Run {
     path: PathBuf,
+    /// What `/proc/locks` calls the file.
+    name: String,
     random: Random,
     model: Model,
     workers: Vec<Worker>,
@@ -276,19 +205,61 @@ struct Run {
 }
 
 impl Run {
-    /// Lets in all who waited and need not any more, in the order in which the kernel does.
-    fn let_in(&mut self) {
+    /// Lets in all who waited and need not any more, and waits until the kernel's locks and waiters are ours.
+    fn settle(&mut self) {
+        self.let_in();
+        let ours = self.locks();
+        let begun = Instant::now();
         loop {
-            let free = |model: &Model, index: usize, worker: &Worker| {
-                worker.waits.is_some_and(|(_, extent, kind)| {
-                    model.records.blockers(process(index), extent, kind).is_empty()
-                })
-            };
-            let found: Vec<_> =
-                (0..WORKERS).filter(|index| free(&self.model, *index, &self.workers[*index])).collect();
-            if found.is_empty() {
+            let kernels = kernel_locks(&self.name);
+            for (index, worker) in
+                self.workers.iter().enumerate().filter(|(_, worker)| worker.waits.is_some())
+            {
+                let said = worker.hears.try_recv();
+                assert!(said.is_err(), "{index} waits, and the kernel says {said:?}; we have {ours:?}");
+            }
+            if kernels == ours {
                 return;
             }
+            assert!(begun.elapsed() < PATIENCE, "we have {ours:?}, and the kernel has {kernels:?}");
+            std::thread::sleep(Duration::from_micros(20));
+        }
+    }
+
+    /// What [`kernel_locks`] must be.
+    fn locks(&self) -> Vec<String> {
+        let mut locks = Vec::new();
+        for (table, is_flock) in [(self.model.records().table(), false), (self.model.flocks.table(), true)] {
+            for owner in table.owners() {
+                let line = |piece: &Piece| {
+                    let (what, pid) = match owner {
+                        _ if is_flock => ("FLOCK", i64::from(piece.pid)),
+                        Owner::Process(_) => ("POSIX", i64::from(piece.pid)),
+                        Owner::Description(_) => ("OFDLCK", -1),
+                    };
+                    lock_line(what, piece.kind, pid, piece.extent)
+                };
+                locks.extend(table.pieces(owner).iter().map(line));
+            }
+        }
+        locks.extend(self.workers.iter().filter_map(Worker::wait_line));
+        locks.sort();
+        locks
+    }
+
+    fn let_in(&mut self) {
+        let before = self.model.orders.clone();
+        let mut came = Vec::new();
+        loop {
+            let free = |index: &usize| {
+                let waits = self.workers[*index].waits;
+                waits.is_some_and(|(_, extent, kind)| self.model.blockers(*index, (extent, kind)).is_empty())
+            };
+            let found: Vec<_> = (0..WORKERS).filter(free).collect();
+            if found.is_empty() {
+                break;
+            }
+            let begun = Instant::now();
             let (index, said) = loop {
                 let heard = found.iter().find_map(|index| {
                     Some((*index, self.workers[*index].hears.recv_timeout(Duration::from_millis(1)).ok()?))
@@ -296,25 +267,28 @@ impl Run {
                 if let Some(heard) = heard {
                     break heard;
                 }
+                assert!(begun.elapsed() < PATIENCE, "one of {found:?} is let in; {:?}", self.locks());
             };
             let (waiter, extent, kind) = self.workers[index].waits.take().unwrap();
             assert_eq!(said, "0", "{index} is let in");
             self.model.waits.end(waiter);
             let pid = self.workers[index].child.id();
-            self.model.records.lock(process(index), pid, extent, kind).unwrap();
+            self.model.lock(process(index), pid, extent, kind).unwrap();
+            came.push((index, pid, extent, kind));
+        }
+        if came.len() > 1 {
+            self.model.let_in(before, &came);
         }
     }
 
     fn step(&mut self) {
         let index = self.random.below(WORKERS as u64) as usize;
         if self.workers[index].waits.is_some() {
-            let said = self.workers[index].hears.try_recv();
-            assert!(said.is_err(), "{index} waits for somebody, and the kernel says {said:?}");
             // Sometimes a waiting worker is killed, or all would soon wait.
-            if self.random.below(4) == 0 {
+            if self.random.below(8) == 0 {
                 self.kill(index);
             }
-            return self.let_in();
+            return;
         }
         let file = self.random.below(3) as usize;
         let kind = self.random.pick(&[Some(Kind::Read), Some(Kind::Write), None]);
@@ -355,36 +329,41 @@ impl Run {
                 };
                 match (what, kind) {
                     (..=40, Some(kind)) => {
-                        let expected = match self.model.records.test(owner, extent, kind).unwrap() {
-                            None => "0 free".to_owned(),
-                            Some(found) => {
-                                let piece = found.piece;
-                                let kind = if piece.kind == Kind::Read { "r" } else { "w" };
-                                let pid = match found.owner {
-                                    Owner::Process(_) => i64::from(piece.pid),
-                                    Owner::Description(_) => -1,
-                                };
-                                format!("0 {kind} {} {} {pid}", piece.extent.start, piece.extent.len())
-                            }
-                        };
-                        (format!("{} {file} {range}", if by_process { "get" } else { "ofdget" }), expected)
+                        let get = if by_process { "get" } else { "ofdget" };
+                        return self.test(index, &format!("{get} {file} {range}"), (owner, extent, kind));
                     }
                     (_, Some(kind)) => {
-                        if by_process && what > 80 {
+                        if by_process && what > 60 {
                             return self.wait(index, file, &range, (extent, kind));
                         }
-                        let expected = answer(self.model.records.lock(owner, pid, extent, kind));
+                        let expected = answer(self.model.lock(owner, pid, extent, kind));
                         (format!("{} {file} {range}", if by_process { "set" } else { "ofd" }), expected)
                     }
                     (_, None) => {
-                        self.model.records.unlock(owner, extent).unwrap();
+                        self.model.unlock(owner, extent);
                         (format!("{} {file} {range}", if by_process { "set" } else { "ofd" }), "0".to_owned())
                     }
                 }
             }
         };
         self.ask(index, &line, &expected);
-        self.let_in();
+        self.settle();
+    }
+
+    fn test(&mut self, index: usize, line: &str, (owner, extent, kind): (Owner, Extent, Kind)) {
+        let expected = self.model.test(owner, extent, kind);
+        self.workers[index].say(line);
+        let said = self.workers[index].hear();
+        let table = self.model.records().table();
+        assert!(
+            expected.contains(&said),
+            "{index}: {line}: we say one of {expected:?}, and the kernel {said}; {table:?}"
+        );
+        let mut told = expected.iter();
+        let orders = self.model.orders.len();
+        self.model.orders.retain(|_| told.next() == Some(&said));
+        self.seen.told += u64::from(self.model.orders.len() < orders);
+        self.seen.granted += 1;
     }
 
     fn ask(&mut self, index: usize, line: &str, expected: &str) {
@@ -394,7 +373,7 @@ impl Run {
             expected,
             said,
             "{index}: {line}: we say, and the kernel says; {:?}",
-            self.model.records.table()
+            self.model.records().table()
         );
         if expected.starts_with("0") { self.seen.granted += 1 } else { self.seen.busy += 1 }
     }
@@ -402,31 +381,41 @@ impl Run {
     fn wait(&mut self, index: usize, file: usize, range: &str, (extent, kind): (Extent, Kind)) {
         let pid = self.workers[index].child.id();
         let line = format!("wait {file} {range}");
-        match self.model.records.lock(process(index), pid, extent, kind) {
+        match self.model.lock(process(index), pid, extent, kind) {
             Ok(()) => {
                 self.ask(index, &line, "0");
-                return self.let_in();
+                return self.settle();
             }
             Err(Refusal::Held(_)) => {}
             Err(other) => panic!("{other:?}"),
         }
-        let circle = self.model.circle(index, extent, kind);
-        assert_eq!(circle, is_circle(&self.model, &self.workers, index, extent, kind), "{index}: {line}");
+        let circle = self.model.circle(index, (extent, kind));
+        let wanted = wanted(&self.workers, index, (extent, kind));
+        assert_eq!(circle, is_circle(&self.model, &wanted, index), "{index}: {line}: {wanted:?}");
+        let refused = circle && is_plain_circle(&self.model, &wanted, index);
         self.workers[index].say(&line);
-        let patience = Duration::from_millis(if circle { 200 } else { 0 });
-        match self.workers[index].hears.recv_timeout(patience) {
-            Ok(said) => {
-                assert!(circle, "{index}: {line}: we wait, and the kernel says {said}");
-                assert_eq!(said, libc::EDEADLK.to_string());
+        let waiter = self.model.waits.begin(process(index), (extent, kind));
+        self.workers[index].waits = Some((waiter, extent, kind));
+        self.seen.waited += 1;
+        if !circle {
+            return self.settle();
+        }
+        let (waits, begun) = (self.workers[index].wait_line().unwrap(), Instant::now());
+        loop {
+            if let Ok(said) = self.workers[index].hears.try_recv() {
+                assert_eq!(said, libc::EDEADLK.to_string(), "{index}: {line}: {wanted:?}");
                 self.seen.deadlocks += 1;
+                self.workers[index].waits = None;
+                self.model.waits.end(waiter);
+                return self.settle();
             }
-            // The kernel will find it later.
-            Err(_) if circle => self.kill(index),
-            Err(_) => {
-                let waiter = self.model.waits.begin(process(index), (extent, kind));
-                self.workers[index].waits = Some((waiter, extent, kind));
-                self.seen.waited += 1;
+            if kernel_locks(&self.name).contains(&waits) {
+                assert!(!refused, "{index}: {line}: we refuse, and the kernel waits: {wanted:?}");
+                self.seen.unseen += 1;
+                return self.kill(index);
             }
+            assert!(begun.elapsed() < PATIENCE, "{index}: {line}: the kernel neither waits nor answers");
+            std::thread::sleep(Duration::from_micros(20));
         }
     }
 
@@ -439,7 +428,7 @@ impl Run {
         self.model.close(index, 1);
         self.workers[index] = Worker::new(&self.path);
         self.seen.killed += 1;
-        self.let_in();
+        self.settle();
     }
 }
 
@@ -447,21 +436,24 @@ fn variable(name: &str, unless: u64) -> u64 {
     std::env::var(name).map_or(unless, |value| value.parse().expect("a number"))
 }
 
-/// By hand: in one run of three the kernel said EDEADLK to a waiter that nobody was in the way of any more. Whether that is the
-/// kernel's second look after a wakeup, or a circle that this test does not see, is not known yet.
 #[test]
-#[ignore = "an answer of the kernel's is not understood: run it with --ignored"]
 fn all_answers_are_the_kernels() {
-    let ops = variable("LOCKWRIGHT_KERNEL_OPS", 60_000);
+    let ops = variable("LOCKWRIGHT_KERNEL_OPS", 30_000);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = variable("LOCKWRIGHT_KERNEL_SEED", now.as_nanos() as u64 | 1);
     println!("LOCKWRIGHT_KERNEL_SEED={seed} LOCKWRIGHT_KERNEL_OPS={ops}");
     let path = PathBuf::from(format!("/dev/shm/lockwright-kernel-{}", std::process::id()));
     std::fs::write(&path, vec![0; SIZE as usize]).unwrap();
     let workers = (0..WORKERS).map(|_| Worker::new(&path)).collect();
-    let model =
-        Model { records: FileLocks::new(NoCover), flocks: FileLocks::new(NoCover), waits: Waits::default() };
-    let mut run = Run { path, random: Random(seed), model, workers, seen: Seen::default() };
+    let stat = std::fs::metadata(&path).unwrap();
+    let (major, minor) = (libc::major(stat.dev()), libc::minor(stat.dev()));
+    let name = format!("{major:02x}:{minor:02x}:{}", stat.ino());
+    let model = Model {
+        orders: vec![FileLocks::new(NoCover)],
+        flocks: FileLocks::new(NoCover),
+        waits: Waits::default(),
+    };
+    let mut run = Run { path, name, random: Random(seed), model, workers, seen: Seen::default() };
     for _ in 0..ops {
         run.step();
     }
