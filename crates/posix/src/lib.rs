@@ -9,8 +9,8 @@
 //! | [`cover`] | what this process has of the file in a space, so that others keep out |
 //! | [`node`] | all files, as programs use them: blocks, is interrupted, frees on close |
 //!
-//! Everything but `cover` and `node` is a state machine without I/O. It is held against the kernel's own locks, in millions of
-//! random operations by several processes (`tests/kernel.rs`).
+//! Everything but `cover` and `node` is a state machine without I/O. It is held against the kernel's own locks, in random
+//! operations by several processes (`tests/kernel.rs`).
 //!
 //! **Two levels.** Among the programs of one process (a mount's daemon, or a program with the preloaded library) the table
 //! decides, exactly as the kernel would. Among such processes the space does: each has a *cover*, range locks of the file

@@ -4,7 +4,7 @@
 //!
 //! | variable | |
 //! |---|---|
-//! | `LOCKWRIGHT_KERNEL_OPS` | operations; 30,000 unless said |
+//! | `LOCKWRIGHT_KERNEL_OPS` | operations; 20,000 unless said |
 //! | `LOCKWRIGHT_KERNEL_SEED` | repeats a run that was printed |
 //!
 //! A process here is this program again, told what to do line by line. The next one is told only when `/proc/locks` shows all
@@ -438,7 +438,7 @@ fn variable(name: &str, unless: u64) -> u64 {
 
 #[test]
 fn all_answers_are_the_kernels() {
-    let ops = variable("LOCKWRIGHT_KERNEL_OPS", 30_000);
+    let ops = variable("LOCKWRIGHT_KERNEL_OPS", 20_000);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let seed = variable("LOCKWRIGHT_KERNEL_SEED", now.as_nanos() as u64 | 1);
     println!("LOCKWRIGHT_KERNEL_SEED={seed} LOCKWRIGHT_KERNEL_OPS={ops}");
