@@ -432,6 +432,12 @@ impl Run {
     }
 }
 
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 fn variable(name: &str, unless: u64) -> u64 {
     std::env::var(name).map_or(unless, |value| value.parse().expect("a number"))
 }
@@ -457,7 +463,6 @@ fn all_answers_are_the_kernels() {
     for _ in 0..ops {
         run.step();
     }
-    std::fs::remove_file(&run.path).unwrap();
     println!("{:?}", run.seen);
     assert!(run.seen.waited > 0 && run.seen.deadlocks > 0, "a run without them says little: {:?}", run.seen);
 }
