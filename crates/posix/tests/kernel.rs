@@ -7,15 +7,16 @@
 //! | `LOCKWRIGHT_KERNEL_OPS` | operations; 20,000 unless said |
 //! | `LOCKWRIGHT_KERNEL_SEED` | repeats a run that was printed |
 //!
-//! A process here is this program again, told what to do line by line. The next one is told only when `/proc/locks` shows all
-//! who wait. A process that was told to wait and has not come to it yet may be overtaken by one that is told later: the kernel
-//! then sees the requests in another order and refuses another one of a circle than we do. So may a waiter that was woken and
-//! has not come to wait again. If all wait, a circle comes to be by a new request only, and a waiter is never refused.
+//! A worker is this program again as a process of its own, told what to do line by line. The next line is sent only when
+//! `/proc/locks` shows every waiting worker. A worker that was told to wait and has not come to it yet may be overtaken by the
+//! next request: the kernel then sees the requests in another order and refuses another one of a circle than we do. So may a
+//! waiter that was woken and has not blocked again. When all of them are blocked, a circle comes to be by a new request only,
+//! and a waiter is never refused.
 //!
 //! Two things are not the same:
 //! - The kernel follows one blocker of each waiter, so a circle through another one is not found: we refuse, and the kernel
-//!   waits. Then the circle is looked for by other means, somebody in it must have several blockers, and the process is killed,
-//!   which must free its locks.
+//!   waits. Then the circle is looked for by other means, a worker in it must have several blockers, and the one that asked is
+//!   killed, which must free its locks.
 //! - In which order an operation let in several waiters is not seen before `F_GETLK` names one of them. All orders that are
 //!   possible are kept until an answer contradicts them.
 
@@ -28,8 +29,9 @@ use std::time::{Duration, Instant};
 use workers::{POSITION, SIZE, Worker, kernel_locks, lock_line};
 
 const WORKERS: usize = 4;
-/// For whatever must happen on the busiest machine.
+/// The longest wait for an answer, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
+
 /// xorshift.
 struct Random(u64);
 
@@ -117,7 +119,7 @@ impl Model {
         self.orders.iter_mut().map(say).collect()
     }
 
-    /// These have been let in by one operation, in an order that is not known.
+    /// `came` have been let in by one operation, in an unknown order; `before` it were these.
     fn let_in(&mut self, before: Vec<FileLocks<NoCover>>, came: &[(usize, u32, Extent, Kind)]) {
         let mut open: Vec<_> = before.into_iter().map(|records| (records, came.to_vec())).collect();
         self.orders.clear();
@@ -138,7 +140,7 @@ impl Model {
     }
 }
 
-/// What everybody wants that waits, and `asks` as well.
+/// What the waiting workers and `asks` want.
 fn wanted(workers: &[Worker], asks: usize, wants: (Extent, Kind)) -> Vec<Option<(Extent, Kind)>> {
     let waits = |worker: &Worker| worker.waits.map(|(_, extent, kind)| (extent, kind));
     let mut wanted: Vec<_> = workers.iter().map(waits).collect();
@@ -167,7 +169,7 @@ fn is_circle(model: &Model, wanted: &[Option<(Extent, Kind)>], asks: usize) -> b
     reach[asks][asks]
 }
 
-/// Whether nobody in the circle has a blocker outside of it, so that the kernel cannot follow a wrong one.
+/// Whether every worker in the circle has one blocker, so that the kernel cannot follow a wrong one.
 fn is_plain_circle(model: &Model, wanted: &[Option<(Extent, Kind)>], asks: usize) -> bool {
     let mut at = asks;
     for _ in 0..WORKERS {
@@ -189,7 +191,7 @@ struct Seen {
     deadlocks: u64,
     /// Circles that only we found.
     unseen: u64,
-    /// Answers that told in which order some had come.
+    /// Answers that told in which order waiters were let in.
     told: u64,
     killed: u64,
 }

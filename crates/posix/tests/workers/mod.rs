@@ -178,7 +178,7 @@ pub(crate) fn lock_line(what: &str, kind: Kind, pid: i64, extent: Extent) -> Str
     format!("{what} {mode} {pid} {} {last}", extent.start)
 }
 
-/// What the kernel says of the file that it calls `name`: what is held, and who waits.
+/// The locks and waiters in `/proc/locks` of the file that it calls `name`.
 pub(crate) fn kernel_locks(name: &str) -> Vec<String> {
     let text = std::fs::read_to_string("/proc/locks").unwrap();
     let line = |line: &str| {
