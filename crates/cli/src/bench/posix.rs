@@ -124,7 +124,7 @@ impl Mount {
             std::fs::create_dir(folder)?;
         }
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["mount", "--space", &place.space_named("mount")])
+            .args(["mount", "--space", &place.space_named("mounted")])
             .args([&source, &at])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
