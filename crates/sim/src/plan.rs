@@ -9,8 +9,6 @@ use crate::ranges::Ranges;
 pub struct Plan {
     /// Clients.
     pub clients: usize,
-    /// Machines they are spread over, round robin.
-    pub machines: usize,
     /// How many of the clients run on memory nodes, round robin; the first ones do.
     pub local_clients: usize,
     /// Locks.
@@ -53,7 +51,6 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             clients: 16,
-            machines: 5,
             local_clients: 0,
             locks: 1_000,
             nodes: 1,
