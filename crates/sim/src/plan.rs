@@ -32,6 +32,8 @@ pub struct Plan {
     pub warmup_ops: u64,
     /// Nanoseconds a lock is held.
     pub hold_ns: u64,
+    /// Before that the holder reads or writes what the lock protects: a word on the lock's own node, by a verb.
+    pub data: bool,
     /// Nanoseconds between a release and the next acquire.
     pub think_ns: u64,
     /// Everything random comes from here.
@@ -62,6 +64,7 @@ impl Default for Plan {
             cut_off: false,
             warmup_ops: 0,
             hold_ns: 0,
+            data: false,
             think_ns: 0,
             seed: 1,
             abandon_rate: 0.0,
