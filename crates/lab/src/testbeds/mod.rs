@@ -10,6 +10,7 @@ use serde::Serialize;
 pub(crate) mod citron;
 pub(crate) mod combiner;
 pub(crate) mod declock;
+pub(crate) mod farlock;
 pub(crate) mod fisslock;
 pub(crate) mod qplock;
 pub(crate) mod shiftlock;
@@ -88,13 +89,14 @@ pub struct Testbed {
 }
 
 /// Every testbed.
-pub const ALL: [&Testbed; 6] = [
+pub const ALL: [&Testbed; 7] = [
     &shiftlock::TESTBED,
     &citron::TESTBED,
     &combiner::TESTBED,
     &fisslock::TESTBED,
     &qplock::TESTBED,
     &declock::TESTBED,
+    &farlock::TESTBED,
 ];
 
 /// The testbed that `experiment` runs on, and the figure it is.
