@@ -5,6 +5,7 @@ pub mod cas_backoff;
 pub mod declock;
 pub mod drtm;
 pub mod dslr;
+pub mod farlock;
 pub mod filter;
 pub mod lld;
 pub mod mcs;

@@ -56,10 +56,15 @@ impl PaperCounts {
 ///
 /// ```
 /// use lockwright_lab::{Claim, Count, count};
-/// let found = [Claim::new("a", 1.0, 1.0), Claim::new("b", 1.0, 2.0), Claim::new("ours-c", 1.0, 1.0)];
+/// let found = [
+///     Claim::new("a", 1.0, 1.0),
+///     Claim::new("b", 1.0, 2.0),
+///     Claim::new("ours-c", 1.0, 1.0),
+///     Claim::new("d", 1.0, 1.0).expected(),
+/// ];
 /// let counts = count([("citron-fig7", &found[..])]);
 /// assert_eq!((counts[0].paper, counts[0].held_out), ("citron", Count { claims: 2, ok: 1 }));
-/// assert_eq!(counts[0].ours, Count { claims: 1, ok: 1 });
+/// assert_eq!(counts[0].ours, Count { claims: 2, ok: 2 });
 /// ```
 pub fn count<'a>(done: impl IntoIterator<Item = (&'a str, &'a [Claim])>) -> Vec<PaperCounts> {
     let none = Count::default();
@@ -77,7 +82,7 @@ pub fn count<'a>(done: impl IntoIterator<Item = (&'a str, &'a [Claim])>) -> Vec<
         let testbed = testbeds::of(experiment).map(|(testbed, _)| testbed.paper);
         let Some(counts) = papers.iter_mut().find(|counts| Some(counts.paper) == testbed) else { continue };
         for claim in claims {
-            let count = counts.part(testbeds::part_of(experiment, &claim.id));
+            let count = counts.part(testbeds::part_of(experiment, claim));
             count.claims += 1;
             count.ok += usize::from(claim.holds());
         }

@@ -64,7 +64,7 @@ pub fn run_experiment(
     context.begin(experiment.id);
     let mut findings = (experiment.run)(context)?;
     for claim in &mut findings.claims {
-        claim.part = testbeds::part_of(experiment.id, &claim.id);
+        claim.part = testbeds::part_of(experiment.id, claim);
     }
     let Experiment { id, title, source, .. } = *experiment;
     let mut files = Vec::new();

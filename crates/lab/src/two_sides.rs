@@ -31,6 +31,8 @@ pub(crate) struct SidesRun {
     pub(crate) loopback: bool,
     /// Locks, chosen uniformly.
     pub(crate) locks: u64,
+    /// Nanoseconds that a local and a remote client hold a lock.
+    pub(crate) hold_ns: [u64; 2],
     /// Nanoseconds between a release and the next acquire.
     pub(crate) think_ns: u64,
     /// Virtual nanoseconds after which no client starts another cycle.
@@ -136,16 +138,17 @@ pub(crate) fn simulate_sides<P: Protocol>(
     let mut simulation = Simulation::<P>::new(space, params, setup, None);
     let sides = [Rc::default(), Rc::default()];
     for index in 0..run.locals + run.remotes {
-        let (home, side) = match index.checked_sub(run.locals) {
-            None => (LOCK_NODE, &sides[0]),
-            Some(remote) => (NodeId(1 + remote as u16), &sides[1]),
+        let (home, place) = match index.checked_sub(run.locals) {
+            None => (LOCK_NODE, 0),
+            Some(remote) => (NodeId(1 + remote as u16), 1),
         };
+        let (side, hold_ns) = (&sides[place], run.hold_ns[place]);
         let home = (!run.loopback).then_some(home);
         let (run, side) = (*run, Rc::clone(side));
         simulation.spawn(home, |ep, space, params| {
             let counted = Counted::new(ep.clone());
             let client = P::client(counted.clone(), space, params);
-            work(ep, counted, client, run, side)
+            work(ep, counted, client, run, hold_ns, side)
         });
     }
     simulation.run(run.until_ns * 20).map_err(fail)?;
@@ -164,6 +167,7 @@ async fn work<C: LockClient>(
     counted: Counted<SimEndpoint>,
     client: C,
     run: SidesRun,
+    hold_ns: u64,
     side: Rc<RefCell<SideReport>>,
 ) {
     while ep.true_now_ns() < run.until_ns {
@@ -173,6 +177,9 @@ async fn work<C: LockClient>(
         let grant = client.acquire(want).await.expect("a node is never lost here");
         let (between, granted_ns) = (counted.tally().snapshot(), ep.true_now_ns());
         ep.observe(Observation::Granted(want.claim, lockwright_locks::Grant::token(&grant)));
+        if hold_ns > 0 {
+            ep.sleep(hold_ns).await;
+        }
         ep.observe(Observation::Releasing(want.claim));
         client.release(grant).await.expect("a node is never lost here");
         let after = counted.tally().snapshot();

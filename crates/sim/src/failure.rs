@@ -86,7 +86,6 @@ pub fn replay_line(protocol: &str, plan: &Plan) -> String {
             let _ = write!(line, " --{name} {value}");
         }
     };
-    flag("machines", plan.machines.to_string(), usual.machines.to_string());
     flag("nodes", plan.nodes.to_string(), usual.nodes.to_string());
     flag("local-clients", plan.local_clients.to_string(), usual.local_clients.to_string());
     flag("zipf", plan.zipf.to_string(), usual.zipf.to_string());

@@ -1,8 +1,7 @@
 //! The network model: its parameters, and the queues of one memory node's NIC.
 //!
-//! The defaults are ShiftLock's testbed (§4.1: ConnectX-5, one server, five client machines, up to 240 clients), each with
-//! where it comes from. Other papers were measured on other hardware: the lab has one set of parameters per paper. Nothing
-//! here may be set to suit one experiment; what a paper's one set cannot meet stays a miss.
+//! The defaults are a 100 Gbit/s NIC, for simulations that are about no particular hardware. Papers were measured on different
+//! hardware: the lab has one set of parameters per paper, each number with its source. Nothing in a set may suit one experiment.
 
 use crate::server::ServerThreads;
 use lockwright_fabric::{Addr, AtomicScope, Capabilities, Op, RawVerb, Width};
@@ -12,62 +11,43 @@ use std::collections::BinaryHeap;
 /// How long things take, and what the fabric can do.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NicModel {
-    /// Round trip of an 8-byte atomic without contention. ShiftLock §2.3: an uncontended CAS lock does 278.3 k
-    /// cycles/s, 3.593 µs each; a cycle is two round trips and [`NicModel::cycle_overhead_ns`], so 1.77 µs.
+    /// Round trip of an 8-byte atomic without contention.
     pub atomic8_rtt_ns: u64,
-    /// Round trip of a 16-byte atomic. ShiftLock Table 3: 2.05 µs for the first atomic at 5 clients, a little of
-    /// which is queueing.
+    /// Round trip of a 16-byte atomic.
     pub atomic16_rtt_ns: u64,
-    /// Round trip of a READ: "about the same" as a 16-byte atomic (ShiftLock Table 3).
+    /// Round trip of a READ.
     pub read_rtt_ns: u64,
-    /// Round trip of a WRITE. No figure of its own is published; as short as the shortest, because nothing has to
-    /// be fetched from memory before the answer leaves.
+    /// Round trip of a WRITE.
     pub write_rtt_ns: u64,
-    /// Added to every round trip for every doubling of clients above [`NicModel::growth_from`]. ShiftLock
-    /// Table 3: 2.05 µs at 5 clients, 2.50 µs at 240, which is 5.6 doublings.
+    /// Added to every round trip for every doubling of clients above [`NicModel::growth_from`].
     pub growth_per_doubling_ns: u64,
-    /// The number of clients the base round trips were measured with (ShiftLock Table 3, first column).
+    /// The number of clients the base round trips were measured with.
     pub growth_from: usize,
-    /// Every way to the NIC is up to this much shorter or longer, at random. No published figure: small beside
-    /// a round trip, so that means stay where they are while every seed has its own order of arrivals.
+    /// Every way to the NIC is up to this much shorter or longer, at random. Small beside a round trip, so that means stay where
+    /// they are while every seed has its own order of arrivals.
     pub jitter_ns: u64,
-    /// The NIC's inbound pipeline, picoseconds per verb. ShiftLock: 6.95 µs per atomic at 240 clients, 5 %
-    /// writes, is about 15 M cycles/s of 2.2 verbs: 33 M verbs/s.
+    /// The NIC's inbound pipeline, picoseconds per verb.
     pub service_ps: u64,
-    /// What a READ and a WRITE take of the pipeline beyond that: a READ has to fetch over PCIe, a WRITE has to be stored.
-    /// ShiftLock's own mix is nearly all atomics, so its testbed does not tell.
-    pub read_extra_ps: u64,
-    /// See [`NicModel::read_extra_ps`].
-    pub write_extra_ps: u64,
-    /// The unit that executes atomics, behind the pipeline, picoseconds per atomic; other verbs pass it by. Zero: it keeps up
-    /// with the pipeline, as on ShiftLock's testbed, whose pipeline is known from atomics only.
-    pub atomic_unit_ps: u64,
     /// How much later than the verb before it every further verb of a batch gets its turn, at least: verbs of one queue pair
     /// are executed one after the other, and some NICs take their time. Zero: no more than the pipeline takes.
     pub batch_step_ns: u64,
-    /// One in so many verbs or batches takes long, for no reason that the network knows of; zero is never. Citron §4.7:
-    /// "occasional long-lasting RDMA verbs due to unpredictable hardware-level issues".
+    /// One in so many verbs or batches takes long, for no reason that the network knows of; zero is never.
     pub slow_one_in: u64,
     /// How much longer those take at most; the least is nothing.
     pub slow_ns: u64,
-    /// How long an 8-byte atomic keeps its address. ShiftLock §2.3: 240 clients on one CAS lock, 15.5 k
-    /// grants/s: the holder's release queues behind all clients' CAS, so 64.5 µs for about 240 atomics.
+    /// How long an 8-byte atomic keeps its address.
     pub same_address8_ns: u64,
-    /// How long a 16-byte atomic keeps its address. From the queueing in ShiftLock Table 3 (readers' first
-    /// atomic, 5 % writes, 2.32 to 6.95 µs); about twice the 8-byte time, as §4 says they perform worse.
+    /// How long a 16-byte atomic keeps its address.
     pub same_address16_ns: u64,
-    /// Verbs that can wait for a busy address before the pipeline itself stops. From ShiftLock Table 4: the
-    /// first CAS without backoff takes 38.5 µs on average over *all* locks, so waiting for a hot address must
-    /// reach verbs that are bound elsewhere.
+    /// Verbs that can wait for a busy address before the pipeline itself stops.
     pub parking_slots: usize,
-    /// A message from one peer to another, one way. ShiftLock Table 3, the handover part of the wait for a
-    /// predecessor.
+    /// A message from one peer to another, one way.
     pub message_ns: u64,
-    /// Added to a message for every client, picoseconds: same place, its growth from 120 to 240 clients.
+    /// Added to a message for every client, picoseconds.
     pub message_per_client_ps: u64,
     /// A client's own work per acquire+release cycle: picking a lock, posting, polling the completion.
     pub cycle_overhead_ns: u64,
-    /// Pause between two polling READs of a wait. SMART's 4096 cycles of backoff at 2.2 GHz.
+    /// Pause between two polling READs of a wait.
     pub poll_ns: u64,
     /// One access of a CPU to a word of its own node that others write: a cache miss to another core.
     pub cpu_access_ns: u64,
@@ -92,9 +72,6 @@ impl Default for NicModel {
             growth_from: 5,
             jitter_ns: 50,
             service_ps: 30_500,
-            read_extra_ps: 0,
-            write_extra_ps: 0,
-            atomic_unit_ps: 0,
             batch_step_ns: 0,
             slow_one_in: 0,
             slow_ns: 0,
@@ -133,16 +110,6 @@ impl NicModel {
         }
     }
 
-    /// What `verb` takes of the pipeline.
-    #[inline]
-    fn pipeline_ps(&self, verb: &RawVerb) -> u64 {
-        match &verb.op {
-            Op::Read => self.service_ps + self.read_extra_ps,
-            Op::Write(_) => self.service_ps + self.write_extra_ps,
-            _ => self.service_ps,
-        }
-    }
-
     /// How long `verb` keeps its address to itself.
     #[inline]
     pub fn occupies_ns(&self, verb: &RawVerb) -> u64 {
@@ -167,7 +134,6 @@ impl NicModel {
 #[derive(Debug)]
 pub(crate) struct NicQueues {
     pipeline_free_ps: u64,
-    atomics_free_ps: u64,
     /// When each parked verb leaves its parking slot.
     parked: BinaryHeap<Reverse<u64>>,
     busy: BusyTable,
@@ -178,31 +144,21 @@ impl NicQueues {
         // Where atomics are a read and a later write, an 8-byte verb must not fall into a 16-byte one: there
         // sixteen bytes are one place. Elsewhere a word is, so that neighbouring locks do not delay each other.
         let granule = if model.offers.scope == AtomicScope::Nic { 4 } else { 3 };
-        Self {
-            pipeline_free_ps: 0,
-            atomics_free_ps: 0,
-            parked: BinaryHeap::new(),
-            busy: BusyTable::new(granule),
-        }
+        Self { pipeline_free_ps: 0, parked: BinaryHeap::new(), busy: BusyTable::new(granule) }
     }
 
-    /// `verb` has arrived at `at_ns`: when does it pass the pipeline, and the atomics' unit if it is one, and stand before its
-    /// address?
+    /// A verb has arrived at `at_ns`: when does it pass the pipeline and stand before its address?
     #[inline]
-    fn pass_pipeline(&mut self, model: &NicModel, verb: &RawVerb, at_ns: u64) -> u64 {
-        let mut start_ps = self.pipeline_free_ps.max(at_ns * 1_000);
-        self.pipeline_free_ps = start_ps + model.pipeline_ps(verb);
-        if model.atomic_unit_ps > 0 && verb.op.is_atomic() {
-            start_ps = start_ps.max(self.atomics_free_ps);
-            self.atomics_free_ps = start_ps + model.atomic_unit_ps;
-        }
+    fn pass_pipeline(&mut self, model: &NicModel, at_ns: u64) -> u64 {
+        let start_ps = self.pipeline_free_ps.max(at_ns * 1_000);
+        self.pipeline_free_ps = start_ps + model.service_ps;
         start_ps / 1_000
     }
 
     /// When does `verb`, which arrived at `at_ns` and must come after `not_before_ns`, get its turn?
     #[inline]
     pub(crate) fn admit(&mut self, model: &NicModel, verb: &RawVerb, at_ns: u64, not_before_ns: u64) -> u64 {
-        let passed_ns = self.pass_pipeline(model, verb, at_ns);
+        let passed_ns = self.pass_pipeline(model, at_ns);
         let slot = self.busy.slot(verb.addr, at_ns);
         let mut turn = slot.until_ns.max(passed_ns).max(not_before_ns);
         let occupied = model.occupies_ns(verb);
@@ -316,17 +272,6 @@ mod tests {
         let (model, mut nic) = (NicModel::default(), NicQueues::new(&NicModel::default()));
         let turns: Vec<_> = (0..5).map(|n| nic.admit(&model, &word(8 * n).read().raw(), 1_000, 0)).collect();
         assert_eq!(turns, [1_000, 1_030, 1_061, 1_091, 1_122]);
-    }
-
-    #[test]
-    fn atomics_queue_for_their_own_unit_and_reads_pass_them() {
-        let model = NicModel { atomic_unit_ps: 100_000, read_extra_ps: 10_000, ..NicModel::default() };
-        let mut nic = NicQueues::new(&model);
-        let mut admit = |verb: RawVerb| nic.admit(&model, &verb, 1_000, 0);
-        assert_eq!(admit(word(0).fetch_add(1).raw()), 1_000);
-        assert_eq!(admit(word(64).fetch_add(1).raw()), 1_100);
-        assert_eq!(admit(word(128).read().raw()), 1_061);
-        assert_eq!(admit(word(192).read().raw()), 1_101);
     }
 
     #[test]

@@ -9,8 +9,6 @@ use crate::ranges::Ranges;
 pub struct Plan {
     /// Clients.
     pub clients: usize,
-    /// Machines they are spread over, round robin.
-    pub machines: usize,
     /// How many of the clients run on memory nodes, round robin; the first ones do.
     pub local_clients: usize,
     /// Locks.
@@ -34,6 +32,8 @@ pub struct Plan {
     pub warmup_ops: u64,
     /// Nanoseconds a lock is held.
     pub hold_ns: u64,
+    /// Before that the holder reads or writes what the lock protects: a word on the lock's own node, by a verb.
+    pub data: bool,
     /// Nanoseconds between a release and the next acquire.
     pub think_ns: u64,
     /// Everything random comes from here.
@@ -53,7 +53,6 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             clients: 16,
-            machines: 5,
             local_clients: 0,
             locks: 1_000,
             nodes: 1,
@@ -65,6 +64,7 @@ impl Default for Plan {
             cut_off: false,
             warmup_ops: 0,
             hold_ns: 0,
+            data: false,
             think_ns: 0,
             seed: 1,
             abandon_rate: 0.0,

@@ -9,8 +9,8 @@ use crate::rng::Rng;
 use crate::simulation::Simulation;
 use crate::tally::{Tally, Times};
 use crate::world::{Progress, Setup, SimEndpoint};
-use lockwright_fabric::observe::Observation;
-use lockwright_fabric::{Addr, Endpoint, NodeId};
+use lockwright_fabric::observe::{Claim, Mode, Observation};
+use lockwright_fabric::{Addr, Endpoint, NodeId, Verb, Word64};
 use lockwright_locks::{Grant, LockClient, Lost, Protocol, Space};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -72,6 +72,9 @@ fn replay<P: Protocol>(plan: &Plan, params: &P::Params) -> String {
     if let Some(ranges) = &plan.ranges {
         line.push_str(&format!("   # with {ranges:?}"));
     }
+    if plan.data {
+        line.push_str("   # with data");
+    }
     if format!("{params:?}") != format!("{:?}", P::Params::default()) {
         line.push_str(&format!("   # with {params:?}"));
     }
@@ -112,11 +115,13 @@ fn once<P: Protocol>(
 ) -> Result<Report, (Cause, String)> {
     let units = plan.ranges.as_ref().map_or(1, |ranges| ranges.units);
     let space = Space::of(plan.locks).over(plan.nodes).units(units);
+    let data_from = plan.data.then(|| P::bytes_per_node(&space, params).next_multiple_of(8));
     let offers = P::INFO.offers;
     let setup = Setup {
         seed: plan.seed,
         clients: plan.clients,
         nic: plan.nic.clone(),
+        data_bytes: if plan.data { 8 + space.table_bytes(8) } else { 0 },
         faults: plan.faults.clone(),
         // Every range that was ever granted would have to be looked at for every grant.
         checks: Checks {
@@ -132,7 +137,7 @@ fn once<P: Protocol>(
     };
     let mut simulation = Simulation::<P>::new(space, params, setup, None);
     simulation.world.on_progress(progress);
-    let job = Rc::new(Job::new(plan));
+    let job = Rc::new(Job::new(plan, space, data_from));
     for (index, picker) in Picker::all(plan).into_iter().enumerate() {
         let home = (index < plan.local_clients).then(|| NodeId(index as u16 % plan.nodes));
         let rng = Rng::new(plan.seed, 1_000_000 + index as u64);
@@ -197,18 +202,30 @@ struct Job {
     abandons: f64,
     hold_ns: u64,
     between_ns: u64,
+    space: Space,
+    /// Where the words that locks protect begin.
+    data_from: Option<u64>,
     tally: RefCell<Tally>,
 }
 
 impl Job {
-    fn new(plan: &Plan) -> Self {
+    fn new(plan: &Plan, space: Space, data_from: Option<u64>) -> Self {
         Self {
+            space,
+            data_from,
             writes: plan.writes_percent / 100.0,
             abandons: plan.abandon_rate,
             hold_ns: plan.hold_ns,
             between_ns: plan.nic.cycle_overhead_ns + plan.think_ns,
             tally: RefCell::new(Tally::new(plan)),
         }
+    }
+
+    /// What the holder of `claim` does with the data.
+    fn data(&self, claim: &Claim) -> Option<Verb<u64>> {
+        let word = Word64::at(self.space.place(claim.lock, 8).plus(self.data_from?));
+        // Zero, so that memory is in the end as it was.
+        Some(if claim.mode == Mode::Exclusive { word.write(0) } else { word.read() })
     }
 }
 
@@ -249,6 +266,10 @@ impl Work {
             };
             let (first_ns, granted_ns) = (ep.first_answer_ns(), ep.true_now_ns());
             ep.observe(Observation::Granted(want.claim, grant.token()));
+            if let Some(data) = self.job.data(&want.claim) {
+                // A node that is lost is the release's business.
+                let _ = ep.go(data).await;
+            }
             let hold_ns = self.job.hold_ns + self.picker.hold_ns(&want);
             if hold_ns > 0 {
                 ep.sleep(hold_ns).await;

@@ -4,7 +4,6 @@
 //! |---|---|
 //! | [`Spread`] | a NIC does not know which thread is idle: it spreads packets by a hash, and an RPC session stays with one |
 //! | [`ServerThreads::batch`] | a thread polls for a burst of packets and sends what it has to say when it is through |
-//! | [`ServerThreads::alone_ns`] | threads that serve one structure take turns for a part of every message |
 //! | [`ServerThreads::call_ns`] | a client on the server's own node calls a function: no packet, and no thread of the server |
 
 /// How messages are spread over the threads of a group.
@@ -24,12 +23,8 @@ pub enum Spread {
 pub struct ServerThreads {
     /// How many receive and answer, unless a harness names groups. A role is one state machine, so one unless told otherwise.
     pub threads: usize,
-    /// A thread's work per message. No published figure for these locks: small RPCs cost a core about 100 ns (Kalia et al.,
-    /// NSDI 2019: 10 M/s), and the look-up in a table of locks about as much again.
+    /// A thread's work per message.
     pub service_ns: u64,
-    /// What of a message's work the threads do one after the other, beyond its `service_ns` and the cache lines that a role
-    /// charges itself.
-    pub alone_ns: u64,
     /// What a message of a client on the server's own node costs that client, if it is a call and not a packet.
     pub call_ns: Option<u64>,
     /// Messages that a thread takes at once; it answers when it is through with them. One: each is answered when it is done.
@@ -40,6 +35,6 @@ pub struct ServerThreads {
 
 impl Default for ServerThreads {
     fn default() -> Self {
-        Self { threads: 1, service_ns: 200, alone_ns: 0, call_ns: None, batch: 1, spread: Spread::Idle }
+        Self { threads: 1, service_ns: 200, call_ns: None, batch: 1, spread: Spread::Idle }
     }
 }

@@ -100,7 +100,6 @@ pub(super) fn wait_mode(t_wait_ns: u64) -> Vec<Tunable> {
 pub(super) fn timed(context: &Context, clients: usize, ranges: Ranges) -> Plan {
     Plan {
         clients,
-        machines: testbeds::citron::CLIENT_MACHINES,
         locks: 1,
         zipf: 0.9,
         ranges: Some(ranges),

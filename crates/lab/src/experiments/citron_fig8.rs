@@ -1,26 +1,31 @@
-//! Citron Fig. 8: the locks of BT-IO, class D, without the data.
+//! Citron Fig. 8: BT-IO, class D.
 //!
 //! BT-IO (Wong and Van der Wijngaart 2003) writes a grid of 408³ points of 40 bytes, fifty times, into one file of 135.8
 //! GB. Of P = q² processes each writes rows of 408 / q points, so records of 16320 / q bytes that lie side by side: none
 //! conflicts with another. Units are 510 bytes here, of which every record is a multiple and the file has 2²⁸.
 //!
-//! The paper measures the file system's bandwidth, data included. Here are only the locks, so its ratios are upper
-//! bounds for nothing and lower bounds for nothing; they are compared all the same. Static segmentation has segments of
-//! exactly one record, and every record is one.
+//! The paper measures the file system's bandwidth. A lock is held here for as long as its record takes to be read or written
+//! (`testbeds/citron.rs`); what else the file system does is not here. Static segmentation has segments of exactly one record, and
+//! every record is one.
 
 use super::citron::{
-    Handshake, IT, LLC, Lld, Lock, MT, NOTE, SERVED, SsExact, UNITS, Wait, kops, largest, mean, p99, row,
-    table, timed,
+    Handshake, IT, LLC, Lld, Lock, MT, SERVED, SsExact, UNITS, Wait, kops, largest, mean, p99, row, table,
+    timed,
 };
 use super::prelude::*;
-use lockwright_sim::{Pattern, Ranges, Report};
+use crate::testbeds::citron::data_ns;
+use lockwright_sim::{Pattern, Plan, Ranges, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     id: "citron-fig8",
-    title: "Citron: the locks of BT-IO class D",
+    title: "Citron: BT-IO class D",
     source: "Citron (FAST '23) §4.3.1, Fig. 8",
     run,
 };
+
+/// Why ratios differ.
+const FILE_SYSTEM: &str = "a record at 64 processes takes 33 µs in the paper (3.90 GB/s), of which lock and data are a third; an exact \
+                           segment takes one round trip here, Citron two";
 
 const UNIT_BYTES: u64 = 510;
 /// Processes, and bytes of a record.
@@ -33,12 +38,13 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         for (clients, record_bytes) in RECORDS {
             let pattern = Pattern::Interleaved { record_bytes, unit_bytes: UNIT_BYTES };
             let plan = timed(context, clients, Ranges::of(UNITS, pattern));
+            let plan = Plan { hold_ns: data_ns(record_bytes), ..plan };
             runs.push(lock.run(plan, record_bytes / UNIT_BYTES));
         }
     }
     let reports = context.simulate(&runs)?;
     let by_lock: Vec<&[Report]> = reports.chunks(RECORDS.len()).collect();
-    let mut table = table("bt-io", &["record_bytes", "locked_gb_per_s"]);
+    let mut table = table("bt-io", &["record_bytes", "gb_per_s"]);
     for (lock, reports) in LOCKS.iter().zip(&by_lock) {
         for ((_, record_bytes), report) in RECORDS.iter().zip(*reports) {
             let rate = format!("{:.2}", report.goodput_per_s * *record_bytes as f64 / 1e9);
@@ -73,14 +79,14 @@ fn claims(by_lock: &[&[Report]]) -> Vec<Claim> {
         statement("ours-handshake-ahead-of-wait", best(Handshake) > best(Wait)),
         Claim::new("ours-handshake-aborts", 0.0, aborts as f64),
     ];
-    claims.into_iter().map(|claim| explained(claim, NOTE)).collect()
+    claims.into_iter().map(|claim| explained(claim, FILE_SYSTEM)).collect()
 }
 
 fn plots(by_lock: &[&[Report]]) -> Vec<Plot> {
     let plot = |name: &str, title: &str, y, figure: fn(&Report) -> f64| Plot {
         name: name.into(),
         title: title.into(),
-        note: "simulated, locks only".into(),
+        note: "simulated, locks and data".into(),
         x: Axis::linear("processes"),
         y,
         series: LOCKS

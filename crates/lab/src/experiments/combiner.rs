@@ -2,6 +2,7 @@
 
 use super::prelude::*;
 use crate::testbeds;
+use crate::testbeds::combiner::{COMBINER_THREADS, TREE_THREADS};
 use lockwright_proofs::subject::Tunable;
 use lockwright_sim::{Oltp, Pattern, Plan, Ranges, Report};
 
@@ -25,24 +26,25 @@ const fn lock(name: &'static str, label: &'static str, server_threads: usize) ->
     Lock { key: name, name, tunables: &[], label, server_threads }
 }
 
-/// The thesis's five, and ours. Combiners have 18 server threads, of which one combines (§5.1); the interval tree is
-/// fastest with one. Segments have 2^8 units (§5.2.2).
+/// The thesis's five, and ours. Segments have 2^8 units (§5.2.2). Where clients do all there is no server, and any number of threads
+/// will do.
 pub(super) const LOCKS: [Lock; 8] = [
-    lock("combiner", "combiner, pushed (ours)", 17),
-    lock("combiner-poll-rpc", "combiner, polled by RPC", 17),
-    lock("combiner-poll-flag", "combiner, polled by READ", 17),
+    lock("combiner", "combiner, pushed (ours)", COMBINER_THREADS),
+    lock("combiner-poll-rpc", "combiner, polled by RPC", COMBINER_THREADS),
+    lock("combiner-poll-flag", "combiner, polled by READ", COMBINER_THREADS),
     Lock {
         key: "combiner-poll-flag-unpadded",
         tunables: &[("padded", 0)],
-        ..lock("combiner-poll-flag", "combiner, polled by READ, unpadded", 17)
+        ..lock("combiner-poll-flag", "combiner, polled by READ, unpadded", COMBINER_THREADS)
     },
-    lock("interval-tree", "interval tree", 1),
-    Lock { tunables: &[("segment-units", SEGMENT)], ..lock(SS, "static segmentation", 1) },
-    lock("citron", "Citron", 1),
+    lock("interval-tree", "interval tree", TREE_THREADS),
+    Lock { tunables: &[("segment-units", SEGMENT)], ..lock(SS, "static segmentation", NO_SERVER) },
+    lock("citron", "Citron", NO_SERVER),
     // Without fencing tokens, which nothing else here has.
-    Lock { tunables: &[("token-level", 0)], ..lock("citron-rw", "Citron with readers (ours)", 1) },
+    Lock { tunables: &[("token-level", 0)], ..lock("citron-rw", "Citron with readers (ours)", NO_SERVER) },
 ];
 
+const NO_SERVER: usize = 1;
 const SS: &str = "ss";
 const SEGMENT: u64 = 256;
 

@@ -16,6 +16,7 @@ mod combiner;
 mod combiner_fig5;
 mod combiner_tab6;
 mod declock;
+mod farlock;
 mod fiss;
 mod fiss_fig13;
 mod fiss_fig14;
@@ -87,6 +88,7 @@ pub const ALL: &[Experiment] = &[
     fiss_recovery::EXPERIMENT,
     fiss_memory::EXPERIMENT,
     declock::EXPERIMENT,
+    farlock::EXPERIMENT,
 ];
 
 /// The experiment called `id`.

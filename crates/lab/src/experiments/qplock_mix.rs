@@ -78,6 +78,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
                     remotes: CLIENTS - locals,
                     loopback: false,
                     locks,
+                    hold_ns: [0; 2],
                     think_ns: 50,
                     until_ns,
                     seed: 1,

@@ -23,6 +23,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         remotes,
         loopback: false,
         locks: 1,
+        hold_ns: [0; 2],
         think_ns: 500,
         until_ns,
         seed: 1,

@@ -6,10 +6,9 @@
 
 use super::prelude::*;
 use crate::testbeds;
+pub(super) use crate::testbeds::shiftlock::CLIENTS;
 use lockwright_sim::{Plan, Report};
 
-/// Clients: 48 cores on each of five machines (§4.1).
-pub(super) const CLIENTS: usize = 240;
 /// Locks, unless a figure is about their number (§4.1).
 pub(super) const LOCKS: u64 = 10_000_000;
 /// The exponent of "Zipf." in the figures.
@@ -34,7 +33,6 @@ pub(super) fn all_locks() -> impl Iterator<Item = &'static str> {
 pub(super) fn micro(context: &Context, protocol: &'static str, change: impl FnOnce(&mut Plan)) -> Run {
     let mut plan = Plan {
         clients: CLIENTS,
-        machines: 5,
         locks: LOCKS,
         zipf: ZIPF,
         writes_percent: WI,

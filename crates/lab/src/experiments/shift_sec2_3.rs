@@ -10,7 +10,7 @@
 //! that matters, and a second elsewhere.
 
 use super::prelude::*;
-use crate::testbeds;
+use crate::testbeds::shiftlock::{self, CLIENTS};
 use lockwright_sim::{Plan, Report};
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -19,9 +19,6 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     source: "ShiftLock (FAST '25) §2.3",
     run,
 };
-
-/// Clients of the paper's experiment: 48 cores on each of five machines (§4.1).
-const CLIENTS: usize = 240;
 
 /// Goodput without retries, without backoff and with backoff, in thousands of cycles per second.
 const IDEAL_K: f64 = 278.3;
@@ -47,8 +44,8 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     let lengths: &[u64] = context.pick(&OTHER_LENGTHS, &[]);
     let plan = |clients, seconds: u64| {
         let duration_ns = Some(seconds * 1_000_000_000);
-        let nic = testbeds::shiftlock::nic();
-        Plan { clients, machines: 5, locks: 1, zipf: 0.0, duration_ns, nic, ..Plan::default() }
+        let nic = shiftlock::nic();
+        Plan { clients, locks: 1, zipf: 0.0, duration_ns, nic, ..Plan::default() }
     };
     let mut runs = Vec::new();
     for clients in counts {

@@ -1,5 +1,6 @@
 //! `lockwright-lab lab`: the experiments.
 
+use crate::expect;
 use crate::names;
 use crate::version;
 use anyhow::{Context as _, Result, bail};
@@ -8,6 +9,7 @@ use lockwright_lab::{
 };
 use lockwright_term::{Outcome, say};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -35,7 +37,7 @@ enum Command {
     Run(RunArgs),
 }
 
-/// Run experiments; exits with 1 if a claim does not hold
+/// Run experiments; exits with 1 if a claim does not hold, or with --expect, if one that held does no more
 ///
 /// Writes tables (CSV), pictures (SVG) and claims (JSON) into the folder given with --out.
 #[derive(Debug, clap::Args)]
@@ -43,7 +45,8 @@ enum Command {
 Examples:
   lockwright-lab lab run shift-sec2-3
   lockwright-lab lab run --all --quick --json
-  lockwright-lab lab run --all --html report     one page to look at: report/index.html")]
+  lockwright-lab lab run --all --html report     one page to look at: report/index.html
+  lockwright-lab lab run --all --quick --expect crates/lab/expect/quick.txt")]
 struct RunArgs {
     /// Which experiments
     #[arg(value_name = "EXPERIMENT", required_unless_present = "all", conflicts_with = "all")]
@@ -66,6 +69,12 @@ struct RunArgs {
     /// Print the claims as JSON
     #[arg(long)]
     json: bool,
+    /// Mind only claims that the file lists, as having held: a line 'EXPERIMENT CLAIM' each
+    #[arg(long, value_name = "FILE")]
+    expect: Option<PathBuf>,
+    /// Write into that file what holds now
+    #[arg(long, requires = "expect")]
+    bless: bool,
 }
 
 /// An experiment as `list --json` shows it.
@@ -78,8 +87,8 @@ struct Listed {
 
 /// What came of all, as `run --json` shows it.
 #[derive(Serialize)]
-struct All {
-    experiments: Vec<Done>,
+struct All<'a> {
+    experiments: &'a [Done],
     papers: Vec<PaperCounts>,
 }
 
@@ -123,7 +132,11 @@ fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Outcome> {
         Some(jobs) => jobs,
         None => std::thread::available_parallelism().map_or(1, usize::from),
     };
-    // A folder that cannot be made is better known before the work than after it.
+    // What cannot be read or made is better known before the work than after it.
+    let expected = match &args.expect {
+        Some(path) if path.exists() || !args.bless => Some(expect::read(path)?),
+        other => other.as_ref().map(|_| BTreeSet::new()),
+    };
     if let Some(folder) = &args.html {
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
@@ -184,17 +197,33 @@ fn run_experiments(args: &RunArgs, out: &mut impl Write) -> Result<Outcome> {
             writeln!(out, "wrote {}", path.display())?;
         }
     }
-    let ok = done.iter().all(|done| done.ok);
-    let papers = count(done.iter().map(|done| (done.id, &done.claims[..])));
+    let mut ok = done.iter().all(|done| done.ok);
+    let papers = count(done_claims(&done));
     if args.json {
-        writeln!(out, "{}", serde_json::to_string_pretty(&All { experiments: done, papers })?)?;
+        writeln!(out, "{}", serde_json::to_string_pretty(&All { experiments: &done, papers })?)?;
     } else {
         write_counts(&papers, out)?;
         let claims = || done.iter().flat_map(|done| &done.claims);
         let misses = claims().filter(|claim| !claim.holds()).count();
         writeln!(out, "lab: experiments={} claims={} misses={misses}", done.len(), claims().count())?;
     }
+    if let Some((expected, path)) = expected.zip(args.expect.as_ref()) {
+        let compared = expect::compare(&expected, done_claims(&done));
+        for (experiment, claim) in &compared.lost {
+            say!("{experiment} {claim}: held once, and is a MISS");
+        }
+        if args.bless {
+            expect::bless(path, expected, &compared)?;
+        } else if !compared.gained.is_empty() {
+            say!("{} claims hold that {} does not list: --bless", compared.gained.len(), path.display());
+        }
+        ok = args.bless || compared.lost.is_empty();
+    }
     Ok(Outcome::clean_if(ok))
+}
+
+fn done_claims(done: &[Done]) -> impl Iterator<Item = (&str, &[Claim])> {
+    done.iter().map(|done| (done.id, &done.claims[..]))
 }
 
 /// The closing table: a line for each paper.

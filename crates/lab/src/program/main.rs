@@ -3,6 +3,7 @@
 //! What it must not do: name a protocol. The catalog does.
 
 mod check;
+mod expect;
 mod fault;
 mod lab;
 mod names;

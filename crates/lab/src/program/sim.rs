@@ -58,9 +58,6 @@ pub(crate) struct Args {
     /// Time between a release and the next acquire, in ns or with a unit
     #[arg(long, value_name = "NS", default_value = "0", value_parser = duration_ns)]
     think: u64,
-    /// Machines the clients are spread over, round robin
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    machines: u32,
     /// So many of the clients run on the memory nodes
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100_000))]
     local_clients: u32,
@@ -149,7 +146,6 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
 fn plan(args: &Args) -> Result<Plan> {
     let mut plan = Plan {
         clients: args.clients as usize,
-        machines: args.machines as usize,
         local_clients: args.local_clients as usize,
         locks: args.locks,
         nodes: args.nodes,
@@ -294,7 +290,6 @@ mod tests {
         let at = |client, verb, when| ClientFault { client: PeerId::client(client), verb, when };
         let mut plan = Plan {
             clients: 24,
-            machines: 3,
             local_clients: 2,
             locks: 7,
             nodes: 2,

@@ -17,13 +17,20 @@ pub(crate) const TESTBED: Testbed = Testbed {
     ],
 };
 
+/// Threads of the server for combiners, beside the one that combines (§5.1).
+pub(crate) const COMBINER_THREADS: usize = 17;
+/// For the interval tree, which is fastest with one (§5.1).
+pub(crate) const TREE_THREADS: usize = 1;
+/// Clients, on one machine (§5.1).
+pub(crate) const CLIENTS: usize = 48;
+
 /// Median round trip of a small RPC (Table 5).
 const RPC_NS: u64 = 3_520;
 /// A server thread's work on it: eRPC serves 10 M small requests a second with a core (NSDI '19), and a look-up in a table is
 /// as much again.
 const SERVICE_NS: u64 = 200;
 
-/// The network, and a server with so many threads.
+/// The network, and a server with so many threads. What the thesis does not tell is as on ShiftLock's testbed.
 pub(crate) fn nic(server_threads: usize) -> NicModel {
     NicModel {
         // Table 5, medians.
@@ -51,6 +58,6 @@ pub(crate) fn nic(server_threads: usize) -> NicModel {
             spread: Spread::Session,
             ..ServerThreads::default()
         },
-        ..NicModel::default()
+        ..super::shiftlock::nic()
     }
 }

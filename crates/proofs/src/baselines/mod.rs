@@ -5,6 +5,7 @@ pub(crate) mod cas_backoff;
 pub(crate) mod declock;
 pub(crate) mod drtm;
 pub(crate) mod dslr;
+pub(crate) mod farlock;
 pub(crate) mod filter;
 pub(crate) mod lld;
 pub(crate) mod mcs;
@@ -27,6 +28,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     rma_rw::visit(visitor);
     rpc::visit(visitor);
     filter::visit(visitor);
+    farlock::visit(visitor);
     ss::visit(visitor);
     lld::visit(visitor);
     served::visit(visitor);

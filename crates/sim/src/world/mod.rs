@@ -40,6 +40,8 @@ pub struct Setup {
     pub nodes: u16,
     /// Bytes of lock memory on each.
     pub bytes_per_node: u64,
+    /// Bytes behind them for what the locks protect.
+    pub data_bytes: u64,
     /// The network.
     pub nic: NicModel,
     /// What goes wrong.
@@ -59,6 +61,7 @@ impl Default for Setup {
             clients: 1,
             nodes: 1,
             bytes_per_node: 4096,
+            data_bytes: 0,
             nic: NicModel::default(),
             faults: FaultPlan::default(),
             checks: Checks { finish: true, quiet: true, tokens: false, permits: false, bypass: None },
@@ -131,7 +134,7 @@ impl<'a> World<'a> {
         let faults = faults::Faults::new(setup.faults, setup.seed);
         let clients_fail = faults.client_faults || !faults.plan.node_deaths.is_empty();
         let watcher = watcher::Watcher::new(setup.checks, setup.recovers, clients_fail);
-        let memory = Memory::new(setup.nodes, setup.bytes_per_node);
+        let memory = Memory::new(setup.nodes, setup.bytes_per_node + setup.data_bytes);
         let trace = setup.trace.then(trace::Trace::default);
         let core = Core::new(memory, setup.nic, setup.clients, setup.seed, faults, watcher, trace);
         Self {

@@ -159,12 +159,11 @@ impl RoleState {
     /// When the answers to a message leave whose usual work is done at `now_ns`: after work on cache lines, of which some under
     /// a lock of all threads, and at the end of its batch.
     pub(super) fn work(&mut self, worker: Worker, now_ns: u64, lines_ns: (u64, u64)) -> u64 {
-        let (lines_ns, mut alone_ns) = lines_ns;
+        let (lines_ns, alone_ns) = lines_ns;
         let kind = match worker {
             Worker::Caller => &self.groups[0].0,
             Worker::Thread(_, group) => &self.groups[group as usize].0,
         };
-        alone_ns += kind.alone_ns;
         let in_batches = kind.batch > 1;
         let mut done_ns = now_ns + lines_ns;
         if alone_ns > 0 {
