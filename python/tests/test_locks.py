@@ -111,6 +111,43 @@ def test_a_set_is_granted_in_the_order_of_the_call(client):
         acquire_all([a.lock(), client.rwlock("a").read()]).wait()
 
 
+def test_a_semaphore_gives_out_so_many_permits_and_no_more(client):
+    gpus = client.semaphore("gpu", 3)
+    assert (gpus.name, gpus.limit) == ("gpu", 3)
+    with gpus.permit(2) as two:
+        assert two.permits == 2 and two.range is None and two.token > 0
+        with pytest.raises(LockTimeout):
+            gpus.permit(2, timeout=0).wait()
+        assert gpus.acquire(blocking=False) is True
+        assert client.semaphore("gpu", 3).acquire(blocking=False) is False
+        with pytest.raises(lockwright.Refused):
+            client.semaphore("gpu", 4).acquire(blocking=False)
+    with gpus, gpus.permit():
+        assert gpus.acquire(timeout=0.01) is False
+    assert client.settle(10)
+    gpus.release()
+    with pytest.raises(ValueError):
+        gpus.release()
+    with gpus.permit(3, timeout=10):
+        pass
+    for count in (0, 4, -1):
+        with pytest.raises(ValueError):
+            gpus.permit(count)
+    for limit in (0, -1, (1 << 32) + 1):
+        with pytest.raises(ValueError):
+            client.semaphore("gpu", limit)
+
+
+def test_permits_are_part_of_a_set(client):
+    one, gpus = client.rwlock("x"), client.semaphore("x", 3)
+    with acquire_all([gpus.permit(2), one.read()]) as (permits, guard):
+        assert (permits.permits, guard.permits) == (2, None)
+        with pytest.raises(LockTimeout):
+            acquire_all([gpus.permit(2), client.mutex("y").lock()], timeout=0.01).wait()
+    with gpus.permit(3, timeout=10), one.write(timeout=10):
+        pass
+
+
 def test_a_held_lock_is_changed_where_the_space_offers_it():
     client = lockwright.Client("mem:")
     guard = client.rwlock("x").read().wait()
@@ -222,6 +259,25 @@ def test_threads_exclude_each_other(client):
     for thread in threads:
         thread.join()
     assert value == [800]
+
+
+def test_threads_have_no_more_permits_than_there_are(client):
+    room, inside, most = client.semaphore("room", 2), [], []
+
+    def enter():
+        for _ in range(50):
+            with room:
+                inside.append(None)
+                most.append(len(inside))
+                time.sleep(0)
+                inside.pop()
+
+    threads = [threading.Thread(target=enter) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not inside and max(most) <= 2
 
 
 @pytest.mark.parametrize("wait", [lambda mutex: mutex.acquire(), lambda mutex: mutex.lock().wait()])
