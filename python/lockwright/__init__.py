@@ -25,7 +25,7 @@ from ._errors import (
     Unsupported,
     WouldDeadlock,
 )
-from ._lockwright import Acquire, Client, Guard, Mutex, RangeLock, RwLock, __version__, acquire_all
+from ._lockwright import Acquire, Client, Guard, Mutex, RangeLock, RwLock, Semaphore, __version__, acquire_all
 
 __all__ = [
     "Acquire",
@@ -43,6 +43,7 @@ __all__ = [
     "RangeLock",
     "Refused",
     "RwLock",
+    "Semaphore",
     "TooMany",
     "Unsupported",
     "WouldDeadlock",

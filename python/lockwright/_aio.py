@@ -32,9 +32,7 @@ def _wake(woken):
 
 async def enter(lock):
     """`__aenter__` of a lock or an acquire: keeps the guard where `__aexit__` finds it."""
-    guard = await finish(lock._start())
-    lock._keep(guard)
-    return guard
+    return lock._keep(await finish(lock._start()))
 
 
 async def leave(lock):

@@ -2,12 +2,14 @@
 
 use crate::error::{Failure, seconds};
 use crate::guard::Guard;
-use crate::wait::{Outcome, Pending, Waiting, block};
-use lockwright::{AnyGuard, LockError, LockGuard, LockSet, TryLockError};
-use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use crate::wait::{Outcome, Pending, Waiting, block, poll_once};
+use lockwright::{AnyGuard, LockError, LockSet, TryLockError};
+use pyo3::exceptions::{PyRuntimeError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 /// Which lock, and how.
@@ -18,6 +20,7 @@ pub(crate) enum Want {
     Write(lockwright::RwLock),
     ReadRange(lockwright::RangeLock, u64, u64),
     WriteRange(lockwright::RangeLock, u64, u64),
+    Permits(lockwright::Semaphore, u64),
 }
 
 impl Want {
@@ -37,24 +40,27 @@ impl Want {
             (Self::WriteRange(lock, start, end), Some(patience)) => {
                 lock.write_timeout(*start..*end, patience).into_any()
             }
-        }
-    }
-
-    /// Only tries, on this thread.
-    #[inline]
-    pub(crate) fn try_now(&self) -> Result<AnyGuard, TryLockError> {
-        match self {
-            Self::Lock(lock) => lock.try_lock().wait().map(LockGuard::into_any),
-            Self::Read(lock) => lock.try_read().wait().map(LockGuard::into_any),
-            Self::Write(lock) => lock.try_write().wait().map(LockGuard::into_any),
-            Self::ReadRange(lock, start, end) => lock.try_read(*start..*end).wait().map(LockGuard::into_any),
-            Self::WriteRange(lock, start, end) => {
-                lock.try_write(*start..*end).wait().map(LockGuard::into_any)
+            (Self::Permits(semaphore, count), None) => semaphore.acquire_many(*count).into_any(),
+            (Self::Permits(semaphore, count), Some(patience)) => {
+                semaphore.acquire_timeout(*count, patience).into_any()
             }
         }
     }
 
-    /// Waits on this thread. What is free on this host is taken without releasing the interpreter.
+    #[inline]
+    fn attempt(&self) -> lockwright::TryAcquire<AnyGuard> {
+        match self {
+            Self::Lock(lock) => lock.try_lock().into_any(),
+            Self::Read(lock) => lock.try_read().into_any(),
+            Self::Write(lock) => lock.try_write().into_any(),
+            Self::ReadRange(lock, start, end) => lock.try_read(*start..*end).into_any(),
+            Self::WriteRange(lock, start, end) => lock.try_write(*start..*end).into_any(),
+            Self::Permits(semaphore, count) => semaphore.try_acquire_many(*count).into_any(),
+        }
+    }
+
+    /// Waits on this thread. What is free on this host is taken without releasing the interpreter; everything that may have to
+    /// wait, if only for those who look at the same ranges, has released it.
     #[inline]
     pub(crate) fn wait(
         &self,
@@ -63,13 +69,16 @@ impl Want {
         is_local: bool,
     ) -> PyResult<AnyGuard> {
         let only_tried = patience.is_some_and(|patience| patience.is_zero());
-        if is_local || only_tried {
-            let tried = if is_local { self.try_now() } else { py.detach(|| self.try_now()) };
-            match tried {
-                Ok(guard) => return Ok(guard),
-                Err(TryLockError::Busy) if !only_tried => {}
-                Err(error) => return Err(Failure::from(error).raise(py)),
+        if is_local {
+            match poll_once(&mut self.attempt()) {
+                Poll::Ready(Ok(guard)) => return Ok(guard),
+                Poll::Ready(Err(TryLockError::Busy)) if !only_tried => {}
+                Poll::Ready(Err(error)) => return Err(Failure::from(error).raise(py)),
+                Poll::Pending => {}
             }
+        }
+        if only_tried {
+            return py.detach(|| self.attempt().wait()).map_err(|error| Failure::from(error).raise(py));
         }
         match block(py, self.waiting(patience))? {
             Outcome::Guard(guard) => Ok(guard),
@@ -82,26 +91,92 @@ impl Want {
         Box::pin(async move { Ok(Outcome::Guard(acquire.await?)) })
     }
 
-    fn add_to(&self, set: LockSet) -> LockSet {
-        match self {
+    fn add_to(&self, set: LockSet) -> Result<LockSet, LockError> {
+        Ok(match self {
             Self::Lock(lock) => set.lock(lock),
             Self::Read(lock) => set.read(lock),
             Self::Write(lock) => set.write(lock),
             Self::ReadRange(lock, start, end) => set.read_range(lock, *start..*end),
             Self::WriteRange(lock, start, end) => set.write_range(lock, *start..*end),
-        }
+            Self::Permits(semaphore, count) => set.permits(semaphore, *count)?,
+        })
     }
 
     /// Whether `guard` is what was wanted: a set has its own order.
     fn is_of(&self, guard: &AnyGuard) -> bool {
-        let (name, range) = match self {
-            Self::Lock(lock) => (lock.name(), None),
-            Self::Read(lock) | Self::Write(lock) => (lock.name(), None),
+        let (name, range, permits) = match self {
+            Self::Lock(lock) => (lock.name(), None, None),
+            Self::Read(lock) | Self::Write(lock) => (lock.name(), None, None),
             Self::ReadRange(lock, start, end) | Self::WriteRange(lock, start, end) => {
-                (lock.name(), Some(*start..*end))
+                (lock.name(), Some(*start..*end), None)
+            }
+            Self::Permits(semaphore, count) => (semaphore.name(), None, Some(*count)),
+        };
+        guard.name() == name && guard.range() == range && guard.permits() == permits
+    }
+}
+
+/// One thing to acquire, again and again: what a mutex and a semaphore are behind their methods.
+pub(crate) struct Entry {
+    want: Want,
+    is_local: bool,
+    /// A wait has ended without the lock, and its place may still be in the queue.
+    gave_up: AtomicBool,
+}
+
+/// How long a try waits for a place that this object left in the queue to be passed over. Without that, a lock that its only
+/// holder has just given back would be busy for an instant: it goes by way of that place.
+const PASSED_OVER: Duration = Duration::from_millis(20);
+
+impl Entry {
+    pub(crate) const fn new(want: Want, is_local: bool) -> Self {
+        Self { want, is_local, gave_up: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn acquire(&self, timeout: Option<f64>) -> PyResult<Acquire> {
+        Acquire::one(self.want.clone(), timeout, self.is_local)
+    }
+
+    pub(crate) fn start(&self) -> PyResult<Pending> {
+        Pending::new(self.want.waiting(None))
+    }
+
+    #[inline]
+    pub(crate) fn enter(&self, py: Python<'_>, patience: Option<Duration>) -> PyResult<Py<Guard>> {
+        let left = self.is_local && self.gave_up.swap(false, Relaxed);
+        let patience = patience.map(|patience| if left { patience.max(PASSED_OVER) } else { patience });
+        let guard = self.want.wait(py, patience, self.is_local).inspect_err(|_| {
+            if left || patience.is_none_or(|patience| !patience.is_zero()) {
+                self.gave_up.store(true, Relaxed);
+            }
+        });
+        Py::new(py, Guard::new(guard?))
+    }
+
+    /// As the locks of `threading` are acquired; `None` if that failed.
+    pub(crate) fn enter_as_threads_do(
+        &self,
+        py: Python<'_>,
+        blocking: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Option<Py<Guard>>> {
+        let patience = match (blocking, timeout) {
+            (true, timeout) => timeout.map(seconds).transpose()?,
+            (false, None) => Some(Duration::ZERO),
+            (false, Some(_)) => {
+                return Err(PyValueError::new_err("can't specify a timeout for a non-blocking call"));
             }
         };
-        guard.name() == name && guard.range() == range
+        match self.enter(py, patience) {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.is_instance_of::<PyTimeoutError>(py) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn give_back(&self, py: Python<'_>, guard: &Py<Guard>) -> PyResult<()> {
+        guard.get().give_back(py, self.is_local)
     }
 }
 
@@ -128,13 +203,13 @@ impl Acquire {
         if let ([want], false) = (&self.wants[..], self.is_set) {
             return want.waiting(self.patience);
         }
-        let wants = self.wants.clone();
-        let set = wants.iter().fold(LockSet::new(), |set, want| want.add_to(set));
-        let set = match self.patience {
-            Some(patience) => set.timeout(patience),
-            None => set,
-        };
+        let (wants, patience) = (self.wants.clone(), self.patience);
         Box::pin(async move {
+            let set = wants.iter().try_fold(LockSet::new(), |set, want| want.add_to(set))?;
+            let set = match patience {
+                Some(patience) => set.timeout(patience),
+                None => set,
+            };
             let mut guards = set.acquire().await?.into_guards();
             let mut ordered = Vec::with_capacity(guards.len());
             for want in &wants {
@@ -164,8 +239,7 @@ impl Acquire {
 
     fn __enter__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let guard = self.wait(py)?;
-        self._keep(py, guard.clone_ref(py))?;
-        Ok(guard)
+        self._keep(py, guard)
     }
 
     fn __exit__(
@@ -204,13 +278,13 @@ impl Acquire {
         Pending::new(self.waiting())
     }
 
-    fn _keep(&self, py: Python<'_>, guard: Py<PyAny>) -> PyResult<()> {
+    fn _keep(&self, py: Python<'_>, guard: Py<PyAny>) -> PyResult<Py<PyAny>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         if held.is_some() {
             return Err(Failure::new("NotHeld", "this acquire is already in use; make another").raise(py));
         }
-        *held = Some(guard);
-        Ok(())
+        *held = Some(guard.clone_ref(py));
+        Ok(guard)
     }
 
     /// The guards that are still held, the last one first.

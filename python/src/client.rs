@@ -2,6 +2,7 @@
 
 use crate::error::{Failure, seconds};
 use crate::lock::{Mutex, RangeLock, RwLock};
+use crate::semaphore::Semaphore;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::PoisonError;
@@ -40,15 +41,14 @@ impl Client {
         client.ok_or_else(|| Failure::new("NotHeld", "this client is closed").raise(py))
     }
 
-    /// Makes a handle. Only some spaces have to be asked.
+    /// Makes a handle. Other threads run meanwhile: some spaces are asked, and others may be making a name at this moment.
     fn handle<T: Send>(
         &self,
         py: Python<'_>,
         make: impl FnOnce(&lockwright::Client) -> Result<T, lockwright::HandleError> + Send,
     ) -> PyResult<T> {
         let client = self.client(py)?;
-        let made = if self.is_local { make(&client) } else { py.detach(|| make(&client)) };
-        made.map_err(|error| Failure::from(error).raise(py))
+        py.detach(|| make(&client)).map_err(|error| Failure::from(error).raise(py))
     }
 }
 
@@ -107,6 +107,15 @@ impl Client {
     /// The range lock called `name`. It has nothing to do with the mutex of that name.
     fn range_lock(&self, py: Python<'_>, name: Bytes) -> PyResult<RangeLock> {
         Ok(RangeLock::new(self.handle(py, |client| client.range_lock(name))?, self.is_local))
+    }
+
+    /// The semaphore called `name`, with `limit` permits. It has nothing to do with the locks of that name. All who use it at a
+    /// time must name the same limit: another one raises Refused when permits are acquired.
+    fn semaphore(&self, py: Python<'_>, name: Bytes, limit: i64) -> PyResult<Semaphore> {
+        let none =
+            || Failure::new("BadRequest", format!("a semaphore cannot have {limit} permits")).raise(py);
+        let limit = u64::try_from(limit).map_err(|_| none())?;
+        Ok(Semaphore::new(self.handle(py, |client| client.semaphore(name, limit))?, self.is_local))
     }
 
     /// Waits until whatever was given up half-way is done, for at most `timeout` seconds, and says whether it is.

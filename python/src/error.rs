@@ -50,7 +50,7 @@ failure!(OpenError {
 });
 
 failure!(HandleError {
-    HandleError::Name(_) => "BadRequest",
+    HandleError::Name(_) | HandleError::Limit(_) => "BadRequest",
     HandleError::TooManyLocks(_) => "TooMany",
     HandleError::OtherProcess { .. } => "OtherProcess",
     HandleError::Unsupported(_) => "Unsupported",

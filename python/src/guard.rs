@@ -1,10 +1,11 @@
 //! A held lock.
 
 use crate::error::{Failure, seconds};
-use crate::wait::{Outcome, Pending, Waiting, block};
+use crate::wait::{Outcome, Pending, Waiting, block, poll_once};
 use lockwright::{AnyGuard, GuardState};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 /// A held lock. Leaving its `with` block unlocks it, and so does forgetting it.
 ///
@@ -36,11 +37,14 @@ impl Guard {
         self.inner().take().ok_or_else(|| not_held().raise(py))
     }
 
-    /// Unlocks. A lock that is this host's is given back at once; a server is asked without the interpreter.
+    /// Unlocks. A lock that is this host's is mostly given back at once; whatever takes longer has released the interpreter.
     #[inline]
     pub(crate) fn give_back(&self, py: Python<'_>, is_local: bool) -> PyResult<()> {
-        let guard = self.take(py)?;
-        let unlocked = if is_local { guard.unlock().wait() } else { py.detach(|| guard.unlock().wait()) };
+        let mut unlock = self.take(py)?.unlock();
+        let unlocked = match if is_local { poll_once(&mut unlock) } else { Poll::Pending } {
+            Poll::Ready(unlocked) => unlocked,
+            Poll::Pending => py.detach(|| unlock.wait()),
+        };
         unlocked.map_err(|error| Failure::from(error).raise(py))
     }
 
@@ -120,6 +124,12 @@ impl Guard {
     #[getter]
     fn range(&self, py: Python<'_>) -> PyResult<Option<(u64, u64)>> {
         self.look(py, |guard| guard.range().map(|range| (range.start, range.end)))
+    }
+
+    /// How many permits of a semaphore these are, None of any other.
+    #[getter]
+    fn permits(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        self.look(py, AnyGuard::permits)
     }
 
     /// Calls `callback(reason)` once, in a thread of its own, if the lock is found to be lost before it is unlocked.

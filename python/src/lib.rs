@@ -8,6 +8,7 @@ mod client;
 mod error;
 mod guard;
 mod lock;
+mod semaphore;
 mod wait;
 
 use pyo3::prelude::*;
@@ -19,6 +20,7 @@ fn _lockwright(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<lock::Mutex>()?;
     module.add_class::<lock::RwLock>()?;
     module.add_class::<lock::RangeLock>()?;
+    module.add_class::<semaphore::Semaphore>()?;
     module.add_class::<acquire::Acquire>()?;
     module.add_class::<guard::Guard>()?;
     module.add_class::<wait::Pending>()?;

@@ -1,55 +1,30 @@
 //! Locks by their name. A mutex is also what `threading.Lock` is to its users: `acquire`, `release`, `locked`.
 
-use crate::acquire::{Acquire, Want};
-use crate::error::{Failure, seconds};
+use crate::acquire::{Acquire, Entry, Want};
+use crate::error::Failure;
 use crate::guard::Guard;
 use crate::wait::Pending;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// A lock that one holder has at a time: a context manager, also for `async with`, whose `as` is the Guard.
 ///
 /// Not re-entrant. One object can be shared by threads and tasks; `release` gives back what was acquired through it last.
 #[pyclass(frozen, weakref, module = "lockwright")]
 pub(crate) struct Mutex {
-    want: Want,
+    entry: Entry,
     name: String,
-    is_local: bool,
     held: std::sync::Mutex<Option<Py<Guard>>>,
-    /// A wait has ended without the lock, and its place may still be in the queue.
-    gave_up: AtomicBool,
 }
-
-/// How long a try waits for a place that this object left in the queue to be passed over. Without that, a lock that its only
-/// holder has just given back would be busy for an instant: it goes by way of that place.
-const PASSED_OVER: Duration = Duration::from_millis(20);
 
 impl Mutex {
     pub(crate) fn new(lock: lockwright::Mutex, is_local: bool) -> Self {
         let name = lock.name().to_text().into_owned();
-        let (held, gave_up) = (std::sync::Mutex::default(), AtomicBool::new(false));
-        Self { want: Want::Lock(lock), name, is_local, held, gave_up }
+        Self { entry: Entry::new(Want::Lock(lock), is_local), name, held: std::sync::Mutex::default() }
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Py<Guard>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    #[inline]
-    fn enter(&self, py: Python<'_>, patience: Option<Duration>) -> PyResult<Py<Guard>> {
-        let left = self.is_local && self.gave_up.swap(false, Relaxed);
-        let patience = patience.map(|patience| if left { patience.max(PASSED_OVER) } else { patience });
-        let guard = self.want.wait(py, patience, self.is_local).inspect_err(|_| {
-            if left || patience.is_none_or(|patience| !patience.is_zero()) {
-                self.gave_up.store(true, Relaxed);
-            }
-        });
-        let guard = Py::new(py, Guard::new(guard?))?;
-        *self.held() = Some(guard.clone_ref(py));
-        Ok(guard)
     }
 }
 
@@ -64,26 +39,15 @@ impl Mutex {
     /// The lock, about to be acquired: for `with`, `async with`, `await`, or its `wait()`.
     #[pyo3(signature = (timeout=None))]
     fn lock(&self, timeout: Option<f64>) -> PyResult<Acquire> {
-        Acquire::one(self.want.clone(), timeout, self.is_local)
+        self.entry.acquire(timeout)
     }
 
     /// As `threading.Lock.acquire`: returns whether the lock was acquired.
     #[pyo3(signature = (blocking=true, timeout=-1.0))]
     #[allow(clippy::float_cmp, reason = "-1 stands for none")]
     fn acquire(&self, py: Python<'_>, blocking: bool, timeout: f64) -> PyResult<bool> {
-        let patience = match (blocking, timeout == -1.0) {
-            (true, true) => None,
-            (true, false) => Some(seconds(timeout)?),
-            (false, true) => Some(Duration::ZERO),
-            (false, false) => {
-                return Err(PyValueError::new_err("can't specify a timeout for a non-blocking call"));
-            }
-        };
-        match self.enter(py, patience) {
-            Ok(_) => Ok(true),
-            Err(error) if error.is_instance_of::<pyo3::exceptions::PyTimeoutError>(py) => Ok(false),
-            Err(error) => Err(error),
-        }
+        let guard = self.entry.enter_as_threads_do(py, blocking, (timeout != -1.0).then_some(timeout))?;
+        Ok(guard.map(|guard| self._keep(py, guard)).is_some())
     }
 
     /// As `threading.Lock.release`. Raises LockLost if the lock had been taken away before.
@@ -91,7 +55,7 @@ impl Mutex {
         // Out of here before it is unlocked: the next holder puts its own there.
         let guard = self.held().take();
         let guard = guard.ok_or_else(|| Failure::new("NotHeld", "release unlocked lock").raise(py))?;
-        guard.get().give_back(py, self.is_local)
+        self.entry.give_back(py, &guard)
     }
 
     /// Whether the lock is held through this object. Whether another holder has it, only trying can tell.
@@ -100,7 +64,7 @@ impl Mutex {
     }
 
     fn __enter__(&self, py: Python<'_>) -> PyResult<Py<Guard>> {
-        self.enter(py, None)
+        self.entry.enter(py, None).map(|guard| self._keep(py, guard))
     }
 
     fn __exit__(
@@ -112,7 +76,7 @@ impl Mutex {
     ) -> PyResult<()> {
         let guard = self.held().take();
         match guard {
-            Some(guard) if guard.get().is_held() => guard.get().give_back(py, self.is_local),
+            Some(guard) if guard.get().is_held() => self.entry.give_back(py, &guard),
             // Unlocked inside of the block: that is allowed.
             _ => Ok(()),
         }
@@ -132,11 +96,12 @@ impl Mutex {
     }
 
     fn _start(&self) -> PyResult<Pending> {
-        Pending::new(self.want.waiting(None))
+        self.entry.start()
     }
 
-    fn _keep(&self, guard: Py<Guard>) {
-        *self.held() = Some(guard);
+    fn _keep(&self, py: Python<'_>, guard: Py<Guard>) -> Py<Guard> {
+        *self.held() = Some(guard.clone_ref(py));
+        guard
     }
 
     fn _take(&self) -> Vec<Py<Guard>> {

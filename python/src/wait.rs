@@ -37,6 +37,12 @@ impl Outcome {
 /// Something that is waited for. Dropping it gives up.
 pub(crate) type Waiting = Pin<Box<dyn Future<Output = Result<Outcome, Failure>> + Send>>;
 
+/// What is done at once, if it is. A future that is not may be polled on, or dropped.
+#[inline]
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
 /// How often the main thread looks whether a signal has come: Python handles signals there, and nothing wakes it for one.
 const LOOK: Duration = Duration::from_millis(50);
 

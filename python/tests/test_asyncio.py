@@ -148,6 +148,26 @@ def test_a_loop_that_ends_while_tasks_wait_leaves_nothing_behind(client):
         pass
 
 
+def test_permits_are_awaited_and_no_cancellation_leaks_one(client):
+    async def main():
+        gpus = client.semaphore("gpu", 3)
+        async with gpus, gpus.permit(2) as two:
+            assert two.permits == 2 and two.state == "held"
+            with pytest.raises(LockTimeout):
+                await gpus.permit(timeout=0.01)
+            for pause in range(20):
+                waiting = asyncio.ensure_future(gpus.permit(2).__aenter__())
+                for _ in range(pause % 3):
+                    await asyncio.sleep(0)
+                waiting.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await waiting
+        async with gpus.permit(3, timeout=30):
+            pass
+
+    asyncio.run(main())
+
+
 def test_one_lock_is_shared_by_tasks_and_threads(client):
     async def main():
         loop = asyncio.get_running_loop()

@@ -111,6 +111,43 @@ def test_a_set_is_granted_in_the_order_of_the_call(client):
         acquire_all([a.lock(), client.rwlock("a").read()]).wait()
 
 
+def test_a_semaphore_gives_out_so_many_permits_and_no_more(client):
+    gpus = client.semaphore("gpu", 3)
+    assert (gpus.name, gpus.limit) == ("gpu", 3)
+    with gpus.permit(2) as two:
+        assert two.permits == 2 and two.range is None and two.token > 0
+        with pytest.raises(LockTimeout):
+            gpus.permit(2, timeout=0).wait()
+        assert gpus.acquire(blocking=False) is True
+        assert client.semaphore("gpu", 3).acquire(blocking=False) is False
+        with pytest.raises(lockwright.Refused):
+            client.semaphore("gpu", 4).acquire(blocking=False)
+    with gpus, gpus.permit():
+        assert gpus.acquire(timeout=0.01) is False
+    assert client.settle(10)
+    gpus.release()
+    with pytest.raises(ValueError):
+        gpus.release()
+    with gpus.permit(3, timeout=10):
+        pass
+    for count in (0, 4, -1):
+        with pytest.raises(ValueError):
+            gpus.permit(count)
+    for limit in (0, -1, (1 << 32) + 1):
+        with pytest.raises(ValueError):
+            client.semaphore("gpu", limit)
+
+
+def test_permits_are_part_of_a_set(client):
+    one, gpus = client.rwlock("x"), client.semaphore("x", 3)
+    with acquire_all([gpus.permit(2), one.read()]) as (permits, guard):
+        assert (permits.permits, guard.permits) == (2, None)
+        with pytest.raises(LockTimeout):
+            acquire_all([gpus.permit(2), client.mutex("y").lock()], timeout=0.01).wait()
+    with gpus.permit(3, timeout=10), one.write(timeout=10):
+        pass
+
+
 def test_a_held_lock_is_changed_where_the_space_offers_it():
     client = lockwright.Client("mem:")
     guard = client.rwlock("x").read().wait()
@@ -224,14 +261,33 @@ def test_threads_exclude_each_other(client):
     assert value == [800]
 
 
+def test_threads_have_no_more_permits_than_there_are(client):
+    room, inside, most = client.semaphore("room", 2), [], []
+
+    def enter():
+        for _ in range(50):
+            with room:
+                inside.append(None)
+                most.append(len(inside))
+                time.sleep(0)
+                inside.pop()
+
+    threads = [threading.Thread(target=enter) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not inside and max(most) <= 2
+
+
 @pytest.mark.parametrize("wait", [lambda mutex: mutex.acquire(), lambda mutex: mutex.lock().wait()])
 def test_ctrl_c_ends_a_wait_and_leaves_nothing_behind(client, wait):
     holder = client.mutex("x")
     holder.acquire()
-    timer = threading.Timer(0.1, _thread.interrupt_main)
-    timer.start()
     mutex = client.mutex("x")
+    timer = threading.Timer(0.1, _thread.interrupt_main)
     with pytest.raises(KeyboardInterrupt):
+        timer.start()  # in here: the interrupt comes whenever it likes
         wait(mutex)
     timer.join()
     assert not mutex.locked()
@@ -261,17 +317,21 @@ def lockwright_program():
     return program
 
 
-def tasks():
-    return len(os.listdir("/proc/self/task"))
-
-
 def test_a_closed_client_leaves_no_thread_behind(space):
-    before = tasks()
-    for _ in range(3):
-        with lockwright.Client(space) as client:
-            with client.mutex("x"):
-                pass
-    assert tasks() == before
+    # In a process of its own: no thread of another test ends meanwhile.
+    program = (
+        "import lockwright, os, sys, time\n"
+        "tasks = lambda: len(os.listdir('/proc/self/task'))\n"
+        "before = tasks()\n"
+        "for _ in range(3):\n"
+        "    with lockwright.Client(sys.argv[1]) as client, client.mutex('x'):\n"
+        "        pass\n"
+        "end = time.monotonic() + 10\n"
+        "while tasks() > before and time.monotonic() < end:\n"
+        "    time.sleep(0.01)  # the kernel lists a thread for a moment after it was joined\n"
+        "sys.exit(tasks() - before)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, space], check=True, timeout=60)
 
 
 def test_a_program_that_ends_with_a_held_lock_ends_at_once_and_frees_it(space):

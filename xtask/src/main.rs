@@ -75,15 +75,13 @@ fn main() -> ExitCode {
         ["bindings", "--install"] => bindings::report(&root, true, false),
         ["dist"] => dist::report(&root, setup::is_root()),
         ["dist", "--install"] => dist::report(&root, true),
-        ["install-c", prefix] => {
-            match bindings::c::install(&root, Path::new(prefix), Path::new(prefix), true) {
-                Ok(()) => ExitCode::SUCCESS,
-                Err(why) => {
-                    eprintln!("{why}");
-                    ExitCode::FAILURE
-                }
+        ["install-c", prefix] => match bindings::c::install(&root, Path::new(prefix), true) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::FAILURE
             }
-        }
+        },
         ["peers"] => peers::report(&root, false, setup::is_root()),
         ["peers", "--quick"] => peers::report(&root, true, setup::is_root()),
         ["peers", "--install"] => peers::report(&root, false, true),

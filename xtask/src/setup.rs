@@ -38,6 +38,10 @@ pub(crate) enum Need {
     Musl,
     /// Makes the Debian package.
     CargoDeb,
+    /// Makes a Debian to try it in.
+    Debootstrap,
+    /// Read container images.
+    ImageTools,
     /// Have locks, too.
     Peers,
     /// Lock files, and notice if that does not work.
@@ -67,6 +71,8 @@ impl Need {
             Self::Python => "Python with venv",
             Self::Musl => "musl",
             Self::CargoDeb => "cargo-deb",
+            Self::Debootstrap => "debootstrap",
+            Self::ImageTools => "skopeo, umoci",
             Self::Peers => "Redis, etcd, PostgreSQL, ZooKeeper",
             Self::Lockers => "ping_pong, stress-ng, sqlite3, Python's own tests",
             Self::Ip => "ip",
@@ -91,6 +97,8 @@ impl Need {
             Self::Python => "apt-get install python3-venv",
             Self::Musl => "rustup target add x86_64-unknown-linux-musl && apt-get install musl-tools",
             Self::CargoDeb => "cargo install --locked cargo-deb",
+            Self::Debootstrap => "apt-get install debootstrap",
+            Self::ImageTools => "apt-get install skopeo umoci",
             Self::Peers => "apt-get install redis-server etcd-server postgresql zookeeper",
             Self::Lockers => "apt-get install ctdb stress-ng sqlite3 python3 libpython3.11-testsuite",
             Self::Ip => "apt-get install iproute2",
@@ -124,6 +132,10 @@ impl Need {
                     && succeeds(Command::new("musl-gcc").arg("--version"))
             }
             Self::CargoDeb => succeeds(&mut crate::steps::command(root, &["deb", "--version"])),
+            Self::Debootstrap => succeeds(Command::new("debootstrap").arg("--version")),
+            Self::ImageTools => {
+                ["skopeo", "umoci"].iter().all(|it| succeeds(Command::new(it).arg("--version")))
+            }
             Self::Lockers => {
                 let tests = ["-c", "import test.test_fcntl, test.test_mailbox"];
                 ["/usr/bin/ping_pong", "/usr/bin/stress-ng", "/usr/bin/sqlite3"]
@@ -195,6 +207,8 @@ impl Need {
                 apt(&["musl-tools"])
             }
             Self::CargoDeb => install_tool(root, &["cargo-deb@3.8.0"]),
+            Self::Debootstrap => apt(&["debootstrap"]),
+            Self::ImageTools => apt(&["skopeo", "umoci"]),
             Self::Peers => apt(&["redis-server", "etcd-server", "postgresql", "zookeeper"]),
             Self::Lockers => apt(&["ctdb", "stress-ng", "sqlite3", "python3", "libpython3.11-testsuite"]),
             Self::Ip => apt(&["iproute2"]),

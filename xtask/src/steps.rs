@@ -7,7 +7,7 @@
 use crate::names::{COMMAND_PROGRAM, MIRI, Program, SLIM, WITH_ALL};
 use crate::setup::{self, Need};
 use crate::soft_roce::with_rdma;
-use crate::{check, cluster, etcd, page, peers, posix, tidy, xdp};
+use crate::{bindings, check, cluster, etcd, page, peers, posix, tidy, xdp};
 use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -83,6 +83,7 @@ pub(crate) fn test(root: &Path, may: bool) -> ExitCode {
                 &files,
             ))
         }),
+        step("python", || bindings::python::smoke(root)),
         step("documentation", || {
             let all = ["doc", "--workspace", "--features", WITH_ALL, "--no-deps", "--document-private-items"];
             let mut doc = command(root, &all);

@@ -6,8 +6,8 @@
  * Every function that can fail returns an lw_status; LW_OK is 0. lw_last_error() says in words what went wrong in the
  * calling thread. What is returned through a pointer is written only if the function returned LW_OK.
  *
- * The pointers to lw_client, lw_lock, lw_range_lock and lw_guard are handles: never dereference them. A NULL, a handle that
- * was closed, freed or unlocked before, and one of another type are refused with LW_BAD_HANDLE, however long ago
+ * The pointers to lw_client, lw_lock, lw_range_lock, lw_semaphore and lw_guard are handles: never dereference them. A NULL, a
+ * handle that was closed, freed or unlocked before, and one of another type are refused with LW_BAD_HANDLE, however long ago
  * that was. Guards and locks outlive the client they came from. Every function can be called from every thread. All other
  * pointers are NULL or valid, and texts end with a NUL byte.
  *
@@ -58,7 +58,7 @@ typedef enum {
     LW_BAD_HANDLE = 12,
     // Another thread is changing this guard (upgrade, downgrade, unlock of a part).
     LW_IN_USE = 13,
-    // A pointer is NULL that must not be, or a text is not UTF-8, or the options have an unknown size.
+    // A pointer is NULL that must not be, a text is not UTF-8, the options have an unknown size, or a limit is out of bounds.
     LW_BAD_ARGUMENT = 14,
     // The name of the lock is empty or too long.
     LW_BAD_NAME = 15,
@@ -109,6 +109,9 @@ typedef struct lw_lock lw_lock;
 
 // A lock on ranges of units (bytes, blocks, rows).
 typedef struct lw_range_lock lw_range_lock;
+
+// A semaphore: at most so many permits are held at a time.
+typedef struct lw_semaphore lw_semaphore;
 
 // How a space is opened. Set everything to zero, then `size` to `sizeof(lw_options)`: zero and NULL stand for the
 // defaults.
@@ -220,6 +223,23 @@ lw_status lw_range_lock_acquire_shared(lw_range_lock *lock,
                                        uint64_t end,
                                        int64_t timeout_ms,
                                        lw_guard **guard);
+
+// The semaphore called `name`, 1 to 255 bytes, with `limit` permits, 1 to 2^32. It has nothing to do with the locks of that
+// name. All who use it at a time must name the same limit: another one is refused (LW_REFUSED) when permits are acquired.
+lw_status lw_semaphore_new(lw_client *client,
+                           const char *name,
+                           uint64_t limit,
+                           lw_semaphore **semaphore);
+
+// Frees a semaphore. Its guards stay valid, and threads that wait for it go on waiting.
+lw_status lw_semaphore_free(lw_semaphore *semaphore);
+
+// Takes `count` permits together: first come, first served. The guard has them all, and unlocking it gives them all back; so
+// does the end of the process.
+lw_status lw_semaphore_acquire(lw_semaphore *semaphore,
+                               uint64_t count,
+                               int64_t timeout_ms,
+                               lw_guard **guard);
 
 // What the last call that failed in this thread said, in one line of English; empty if none has failed yet. Valid until the
 // next call that fails in this thread.

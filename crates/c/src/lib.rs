@@ -16,7 +16,8 @@ pub use guard::{
     lw_guard_state, lw_guard_token, lw_guard_unlock, lw_guard_unlock_part, lw_guard_upgrade,
 };
 pub use lock::{
-    LW_FOREVER, LockHandle, RangeLockHandle, lw_lock_acquire, lw_lock_acquire_shared, lw_lock_free,
-    lw_lock_new, lw_range_lock_acquire, lw_range_lock_acquire_shared, lw_range_lock_free, lw_range_lock_new,
+    LW_FOREVER, LockHandle, RangeLockHandle, SemaphoreHandle, lw_lock_acquire, lw_lock_acquire_shared,
+    lw_lock_free, lw_lock_new, lw_range_lock_acquire, lw_range_lock_acquire_shared, lw_range_lock_free,
+    lw_range_lock_new, lw_semaphore_acquire, lw_semaphore_free, lw_semaphore_new,
 };
 pub use status::{Lost, State, Status, lw_last_error, lw_version};

@@ -43,7 +43,7 @@ pub enum Status {
     LW_BAD_HANDLE = 12,
     /// Another thread is changing this guard (upgrade, downgrade, unlock of a part).
     LW_IN_USE = 13,
-    /// A pointer is NULL that must not be, or a text is not UTF-8, or the options have an unknown size.
+    /// A pointer is NULL that must not be, a text is not UTF-8, the options have an unknown size, or a limit is out of bounds.
     LW_BAD_ARGUMENT = 14,
     /// The name of the lock is empty or too long.
     LW_BAD_NAME = 15,
@@ -163,6 +163,7 @@ failure!(OpenError {
 
 failure!(HandleError {
     HandleError::Name(_) => LW_BAD_NAME,
+    HandleError::Limit(_) => LW_BAD_ARGUMENT,
     HandleError::TooManyLocks(_) => LW_TOO_MANY,
     HandleError::OtherProcess { .. } => LW_OTHER_PROCESS,
     HandleError::Unsupported(_) => LW_UNSUPPORTED,

@@ -7,6 +7,10 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+enum { THREADS = 4 };
+/* How often the tests with threads and processes repeat themselves: the program's argument. */
+static int rounds = 500;
+
 static lw_client *opened(const char *address)
 {
     lw_client *client = NULL;
@@ -107,6 +111,72 @@ static void ranges_that_overlap_wait_and_others_do_not(const char *address)
     OK(lw_guard_unlock(head));
     OK(lw_guard_unlock(tail));
     OK(lw_range_lock_free(lock));
+    OK(lw_client_close(client));
+}
+
+static void a_semaphore_gives_out_so_many_permits_and_no_more(const char *address)
+{
+    lw_client *client = opened(address);
+    lw_semaphore *gpus, *other;
+    lw_guard *two, *one, *more = NULL;
+    OK(lw_semaphore_new(client, "gpu", 3, &gpus));
+    OK(lw_semaphore_acquire(gpus, 2, LW_FOREVER, &two));
+    CHECK(lw_semaphore_acquire(gpus, 2, 0, &more) == LW_BUSY);
+    CHECK(lw_semaphore_acquire(gpus, 2, 5, &more) == LW_TIMED_OUT);
+    OK(lw_client_settle(client, 10000));
+    OK(lw_semaphore_acquire(gpus, 1, 10000, &one));
+    CHECK(lw_semaphore_acquire(gpus, 1, 0, &more) == LW_BUSY);
+    OK(lw_guard_unlock(two));
+    OK(lw_semaphore_acquire(gpus, 2, 10000, &two));
+    CHECK(lw_guard_range(two, NULL, NULL) == LW_UNSUPPORTED);
+
+    CHECK(lw_semaphore_acquire(gpus, 0, 0, &more) == LW_REFUSED);
+    CHECK(lw_semaphore_acquire(gpus, 4, LW_FOREVER, &more) == LW_REFUSED);
+    OK(lw_semaphore_new(client, "gpu", 4, &other));
+    CHECK(lw_semaphore_acquire(other, 1, 0, &more) == LW_REFUSED);
+    OK(lw_semaphore_free(other));
+    CHECK(lw_semaphore_new(client, "gpu", 0, &other) == LW_BAD_ARGUMENT);
+    CHECK(lw_semaphore_new(client, "", 1, &other) == LW_BAD_NAME);
+    CHECK(lw_semaphore_acquire((lw_semaphore *)(void *)client, 1, 0, &more) == LW_BAD_HANDLE);
+    CHECK(more == NULL);
+
+    OK(lw_semaphore_free(gpus));
+    CHECK(lw_semaphore_free(gpus) == LW_BAD_HANDLE);
+    CHECK(lw_semaphore_acquire(gpus, 1, 0, &more) == LW_BAD_HANDLE);
+    OK(lw_guard_unlock(one));
+    OK(lw_guard_unlock(two));
+    OK(lw_client_close(client));
+}
+
+struct room {
+    lw_semaphore *permits;
+    atomic_int inside;
+};
+
+static void *enter(void *argument)
+{
+    struct room *room = (struct room *)argument;
+    for (int i = 0; i < rounds; i++) {
+        lw_guard *permit;
+        OK(lw_semaphore_acquire(room->permits, 1, LW_FOREVER, &permit));
+        CHECK(atomic_fetch_add(&room->inside, 1) < 2);
+        atomic_fetch_sub(&room->inside, 1);
+        OK(lw_guard_unlock(permit));
+    }
+    return NULL;
+}
+
+static void threads_have_no_more_permits_than_there_are(const char *address)
+{
+    lw_client *client = opened(address);
+    struct room room = {NULL, 0};
+    pthread_t threads[THREADS];
+    OK(lw_semaphore_new(client, "room", 2, &room.permits));
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_create(&threads[i], NULL, enter, &room) == 0);
+    for (int i = 0; i < THREADS; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    OK(lw_semaphore_free(room.permits));
     OK(lw_client_close(client));
 }
 
@@ -248,10 +318,6 @@ static void names_and_options_that_cannot_be_are_refused(void)
     CHECK(lw_open("tcp://127.0.0.1:1/a", &options, &other) == LW_DISCONNECTED);
     OK(lw_client_close(client));
 }
-
-enum { THREADS = 4 };
-/* How often the tests with threads and processes repeat themselves: the program's argument. */
-static int rounds = 500;
 
 struct counter {
     lw_lock *lock;
@@ -436,6 +502,8 @@ int main(int argc, char **argv)
         a_taken_lock_is_busy_for_a_try_and_late_for_a_timeout(addresses[i]);
         readers_share_and_writers_do_not(addresses[i]);
         ranges_that_overlap_wait_and_others_do_not(addresses[i]);
+        a_semaphore_gives_out_so_many_permits_and_no_more(addresses[i]);
+        threads_have_no_more_permits_than_there_are(addresses[i]);
         a_guard_outlives_its_lock_and_its_client(addresses[i]);
         what_is_gone_null_or_of_another_type_is_refused(addresses[i]);
         threads_that_share_a_lock_exclude_each_other(addresses[i]);

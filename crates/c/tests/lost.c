@@ -1,5 +1,5 @@
 /*
- * A guard whose lock is taken away hears of it. Run as `lost SPACE FLAG`: takes the lock `lost`, prints its token, and waits for
+ * A guard whose lock is taken away hears of it. Run as `lost SPACE`: takes the lock `lost`, prints its token, and waits for
  * another process to break it.
  */
 #include "check.h"

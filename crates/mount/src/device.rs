@@ -18,8 +18,9 @@ use std::process::{Command, Stdio};
 /// What `mount` lists it as.
 const KIND: &str = "fuse.lockwright";
 /// `FUSE_DEV_IOC_BACKING_OPEN` and `FUSE_DEV_IOC_BACKING_CLOSE`: `_IOW(229, 1, 16 bytes)` and `_IOW(229, 2, 4 bytes)`.
-const BACKING_OPEN: libc::c_ulong = 0x4010_e501;
-const BACKING_CLOSE: libc::c_ulong = 0x4004_e502;
+/// Libcs differ in the type of a request.
+const BACKING_OPEN: u32 = 0x4010_e501;
+const BACKING_CLOSE: u32 = 0x4004_e502;
 
 /// The session's end of the connection to the kernel.
 #[derive(Debug)]
@@ -56,14 +57,14 @@ impl Device {
         }
         let map = Map { fd: file.as_raw_fd(), flags: 0, padding: 0 };
         // SAFETY: the kernel reads the structure, which lives until the call is over.
-        let id = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_OPEN, &raw const map) };
+        let id = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_OPEN as _, &raw const map) };
         u32::try_from(id).map_err(|_| last_error())
     }
 
     /// Takes it back; files that are open stay so.
     pub(crate) fn close_backing(&self, id: u32) {
         // SAFETY: the kernel reads one number, which lives until the call is over.
-        let _ = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_CLOSE, &raw const id) };
+        let _ = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_CLOSE as _, &raw const id) };
     }
 }
 

@@ -1,5 +1,6 @@
 //! The C library: its header, where it is installed, and the programs that are compiled against it as a user would.
 
+use crate::names::LIBRARIES;
 use crate::setup::{Need, done, tools};
 use crate::steps;
 use serde_json::Value;
@@ -55,12 +56,12 @@ pub(crate) fn header(root: &Path, may: bool, bless: bool) -> Result<(), String> 
     }
 }
 
-/// Builds the library, optimised if it is for `release`, and installs it below `folder`: header, libraries, pkg-config file,
-/// which says that it is all below `prefix`.
+/// Builds the library, optimised if it is for `release`, and installs it below `folder`: header, libraries, and a pkg-config file
+/// that finds them wherever they are moved together.
 ///
 /// # Errors
 /// In a line.
-pub(crate) fn install(root: &Path, folder: &Path, prefix: &Path, release: bool) -> Result<(), String> {
+pub(crate) fn install(root: &Path, folder: &Path, release: bool) -> Result<(), String> {
     let (files, version) = build(root, release)?;
     let short = soname(&version);
     let (include, lib) = (folder.join("include"), folder.join("lib"));
@@ -85,10 +86,7 @@ pub(crate) fn install(root: &Path, folder: &Path, prefix: &Path, release: bool) 
             symlink(to, lib.join(link))?;
         }
         let template = fs::read_to_string(root.join(CRATE).join("lockwright.pc.in"))?;
-        let text = template
-            .replace("@prefix@", &prefix.display().to_string())
-            .replace("@version@", &version)
-            .replace("@private@", PRIVATE_LIBS);
+        let text = template.replace("@version@", &version).replace("@private@", PRIVATE_LIBS);
         fs::write(pkgconfig.join("lockwright.pc"), text)
     };
     put().map_err(|error| format!("cannot install below {}: {error}", folder.display()))
@@ -108,6 +106,7 @@ fn soname(version: &str) -> String {
 fn build(root: &Path, release: bool) -> Result<(Vec<PathBuf>, String), String> {
     let args = ["build", "--message-format", "json-render-diagnostics", "--package", PACKAGE];
     let mut cargo = steps::command(root, &args);
+    cargo.args(["--features", LIBRARIES]);
     if release {
         cargo.arg("--release");
     }
@@ -132,7 +131,7 @@ fn build(root: &Path, release: bool) -> Result<(Vec<PathBuf>, String), String> {
 /// In a line.
 pub(crate) fn install_for_tests(root: &Path) -> Result<PathBuf, String> {
     let prefix = scratch(root)?.join("prefix");
-    install(root, &prefix, &prefix, false).map(|()| prefix)
+    install(root, &prefix, false).map(|()| prefix)
 }
 
 /// Where the programs go.
@@ -172,6 +171,23 @@ pub(crate) fn programs(root: &Path, prefix: &Path, compiler: Compiler, may: bool
     fs::write(&readme, super::readme::block(root, "c")?).map_err(|error| error.to_string())?;
     compile(&readme, "readme", false, &[], Linked::Shared)?;
     compile(&root.join(CRATE).join("examples/orders.c"), "orders", false, &[], Linked::Shared)
+}
+
+/// Compiles the example into `folder` as its first comment says, with either library, and runs it.
+///
+/// # Errors
+/// What gcc, pkg-config or the program said.
+pub(crate) fn example(root: &Path, prefix: &Path, folder: &Path, may: bool) -> Result<(), String> {
+    Need::Gcc.get(root, may)?;
+    Need::PkgConfig.get(root, may)?;
+    for linked in [Linked::Shared, Linked::Static] {
+        let program = folder.join("orders");
+        let mut gcc = Command::new("gcc");
+        gcc.arg(root.join(CRATE).join("examples/orders.c")).args(linked.flags(prefix)?);
+        done(gcc.arg("-o").arg(&program))?;
+        run(&program, prefix, &[])?;
+    }
+    Ok(())
 }
 
 /// Compiles one program against the installed library.

@@ -1,10 +1,14 @@
 //! The Python package: a wheel, installed into a fresh virtual environment for every interpreter that is there, and its tests.
 
 use super::c::scratch;
+use super::verdict;
 use crate::setup::{Need, done};
+use crate::steps::{self, Ended};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+const PACKAGE: &str = "lockwright-python";
 
 /// What the tests need besides the wheel.
 const TOOLS: [&str; 2] = ["maturin>=1.8,<2", "pytest"];
@@ -16,6 +20,46 @@ const FILELOCK_NEEDS: [&str; 4] = ["pytest>=8.4", "pytest-asyncio>=1.2", "pytest
 /// Interpreters that the wheel is tried with, if they are there. The first is what `python3` is.
 const INTERPRETERS: [&str; 6] =
     ["python3", "python3.9", "python3.10", "python3.11", "python3.12", "python3.13"];
+
+/// The extension module as cargo builds it, beside the package's own files, in Python without any other tool: every class once, and
+/// the README's lines. Skipped where there is no Python.
+pub(crate) fn smoke(root: &Path) -> Ended {
+    if done(Command::new("python3").args(["-c", "import asyncio"])).is_err() {
+        println!("skipped: there is no Python: `apt-get install python3`");
+        return Ended::Skipped;
+    }
+    verdict(try_module(root))
+}
+
+fn try_module(root: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let status = steps::command(root, &["build", "--package", PACKAGE]).status().map_err(failed)?;
+    if !status.success() {
+        return Err(format!("{PACKAGE} does not compile"));
+    }
+    let scratch = scratch(root)?;
+    let (folder, target) = (scratch.join("module"), scratch.parent().unwrap_or(root).to_owned());
+    let package = folder.join("lockwright");
+    fs::create_dir_all(&package).map_err(failed)?;
+    for entry in fs::read_dir(root.join("python/lockwright")).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.path().extension().is_some_and(|ending| ending == "py") {
+            fs::copy(entry.path(), package.join(entry.file_name())).map_err(failed)?;
+        }
+    }
+    let module = package.join("_lockwright.abi3.so");
+    // One that runs is not written over.
+    let _ = fs::remove_file(&module);
+    fs::copy(target.join("debug/lib_lockwright.so"), module).map_err(failed)?;
+    let space = format!("shm:/dev/shm/lockwright-py-smoke-{}", std::process::id());
+    let mut python = Command::new("python3");
+    python.current_dir(&folder).env("PYTHONPATH", &folder).arg(root.join("python/tests/smoke.py"));
+    let tried = done(python.args(["mem:", &space]));
+    let _ = fs::remove_file(&space["shm:".len()..]);
+    tried?;
+    let readme = super::readme::block(root, "python")?;
+    done(Command::new("python3").current_dir(&folder).env("PYTHONPATH", &folder).arg("-c").arg(readme))
+}
 
 /// Builds the wheel into `folder` and returns where it is.
 ///
@@ -37,6 +81,17 @@ pub(crate) fn wheel(root: &Path, folder: &Path, release: bool, may: bool) -> Res
     let mut wheels = wheels.filter_map(Result::ok).map(|entry| entry.path());
     let wheel = wheels.find(|path| path.extension().is_some_and(|ending| ending == "whl"));
     wheel.ok_or_else(|| "maturin made no wheel".to_owned())
+}
+
+/// Installs the wheel alone into a new environment in `folder` and runs the README's lines there.
+///
+/// # Errors
+/// What pip or Python said.
+pub(crate) fn fresh(root: &Path, wheel: &Path, folder: &Path) -> Result<(), String> {
+    done(Command::new("python3").args(["-m", "venv"]).arg(folder))?;
+    done(Command::new(folder.join("bin/pip")).args(["install", "--quiet", "--no-index"]).arg(wheel))?;
+    let mut python = Command::new(folder.join("bin/python"));
+    done(python.current_dir(folder).arg("-c").arg(super::readme::block(root, "python")?))
 }
 
 /// Installs the wheel for every interpreter and runs its tests; `program` is the `lockwright` that breaks locks in them.

@@ -1,6 +1,7 @@
 //! `cargo xtask bindings --bench`: what a lock costs from C and Python, beside Rust and beside what people use today.
 
 use super::{c, python};
+use crate::names::LIBRARIES;
 use crate::setup::done;
 use crate::steps;
 use std::path::Path;
@@ -25,11 +26,13 @@ pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
 
 fn c_against_rust(root: &Path) -> Result<bool, String> {
     let prefix = c::scratch(root)?.join("release");
-    c::install(root, &prefix, &prefix, true)?;
+    c::install(root, &prefix, true)?;
     let source = root.join("crates/c/benches/pair.c");
     let program = c::scratch(root)?.join("pair");
     c::compile("gcc", &["-O2"], &source, &program, &prefix)?;
-    let args = ["run", "--quiet", "--release", "--package", "lockwright-c", "--example", "pair"];
+    // With the same features, so that both are of one build.
+    let how = ["run", "--quiet", "--release", "--features", LIBRARIES];
+    let args = [&how[..], &["--package", "lockwright-c", "--example", "pair"]].concat();
     let (mut from_c, mut from_rust) = (f64::MAX, f64::MAX);
     for _ in 0..TURNS {
         from_rust = from_rust.min(nanoseconds(&mut steps::command(root, &args))?);

@@ -1,10 +1,14 @@
 //! A container image with the static program alone, as an archive in the OCI's layout: one layer, one manifest. It takes no
 //! daemon to write three JSON files; `podman load`, `skopeo copy oci-archive:` and `ctr image import` read it.
 
+use super::program::inside;
 use super::{sha256, tar};
+use crate::setup::{Need, done};
+use crate::steps::Ended;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// What `packaging/Containerfile` says, too.
 const USER: &str = "65534:65534";
@@ -18,6 +22,44 @@ pub(super) fn build(dist: &Path) -> Result<(), String> {
     let built = layout(dist, &folder).and_then(|()| tar(&folder, &dist.join("lockwright-oci.tar"), &[]));
     let _ = fs::remove_dir_all(folder);
     built
+}
+
+/// Lets tools that are not ours copy, unpack and run the image. Skipped where they are not to be had.
+pub(super) fn read(root: &Path, dist: &Path, may: bool) -> Ended {
+    if let Err(why) = Need::ImageTools.get(root, may) {
+        println!("skipped: {why}");
+        return Ended::Skipped;
+    }
+    let folder = dist.join("unpacked");
+    let tried = unpacked(dist, &folder);
+    let _ = fs::remove_dir_all(folder);
+    crate::bindings::verdict(tried)
+}
+
+fn unpacked(dist: &Path, folder: &Path) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|error| error.to_string())?;
+    let archive = format!("oci-archive:{}", dist.join("lockwright-oci.tar").display());
+    let (copy, bundle) = (folder.join("copy"), folder.join("bundle"));
+    // Checks every sum and size on its way.
+    done(
+        Command::new("skopeo")
+            .args(["copy", "--quiet", &archive])
+            .arg(format!("oci:{}:tried", copy.display())),
+    )?;
+    let mut unpack = Command::new("umoci");
+    unpack.args(["unpack", "--rootless", "--image"]).arg(format!("{}:tried", copy.display()));
+    done(unpack.arg(&bundle))?;
+    let config = fs::read(bundle.join("config.json")).map_err(|error| error.to_string())?;
+    let config: Value = serde_json::from_slice(&config).map_err(|error| error.to_string())?;
+    let process = &config["process"];
+    let (uid, gid) = (&process["user"]["uid"], &process["user"]["gid"]);
+    if process["args"][0] != "/lockwright" || format!("{uid}:{gid}") != USER {
+        return Err(format!("the image would be started as {process}"));
+    }
+    let rootfs = bundle.join("rootfs");
+    fs::create_dir_all(rootfs.join("proc")).map_err(|error| error.to_string())?;
+    let said = inside(&rootfs, &["/lockwright", "--version"])?;
+    if said.starts_with("lockwright ") { Ok(()) } else { Err(format!("it said {said:?}")) }
 }
 
 fn layout(dist: &Path, folder: &Path) -> Result<(), String> {

@@ -2,8 +2,8 @@
 //!
 //! Ends with `N passed, N failed, N skipped`; this file only lists the steps.
 
-use crate::bindings::{python, verdict};
-use crate::setup::{cache, done};
+use crate::bindings::{c, python, verdict};
+use crate::setup::done;
 use crate::steps::{Ended, count, step};
 use std::fs;
 use std::path::Path;
@@ -13,15 +13,7 @@ mod image;
 mod program;
 mod sbom;
 
-/// The crates that users get from a registry, in the order of their dependencies.
-const PUBLISHED: [&str; 6] = [
-    "lockwright-fabric",
-    "lockwright-locks",
-    "lockwright",
-    "lockwright-server",
-    "lockwright-term",
-    "lockwright-cli",
-];
+const C_LIBRARY: &str = "liblockwright-x86_64-linux-gnu.tar.gz";
 
 /// Makes and tries everything. What is missing is installed if it `may`.
 pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
@@ -32,38 +24,64 @@ pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
         return ExitCode::FAILURE;
     }
     let mut ended = vec![step("static program", || verdict(program::build(root, &dist, may)))];
-    if ended == [Ended::Passed] {
+    let program = ended == [Ended::Passed];
+    ended.push(step("preloaded library", || verdict(program::preload(root, &dist))));
+    if program {
         ended.push(step("empty root", || verdict(program::runs_alone(&dist))));
         ended.push(step("manuals and completions", || verdict(program::manuals(&dist))));
         ended.push(step("deb", || verdict(program::deb(root, &dist, may))));
         ended.push(step("systemd unit", || program::unit(root)));
-        ended.push(step("fresh Debian", || program::fresh_debian(&cache(root), &dist)));
+        ended.push(step("fresh Debian", || program::fresh_debian(root, &dist, may)));
         ended.push(step("container image", || verdict(image::build(&dist))));
+        ended.push(step("container image, read by others", || image::read(root, &dist, may)));
     }
     ended.push(step("C library", || verdict(c_library(root, &dist))));
-    ended.push(step("wheel", || {
-        let built = python::wheel(root, &dist.join("wheel"), true, may);
-        verdict(built.and_then(|wheel| {
-            let name = wheel.file_name().ok_or("a wheel has a name")?.to_owned();
-            fs::rename(&wheel, dist.join(name)).map_err(|error| error.to_string())
-        }))
-    }));
+    ended.push(step("C library, unpacked and linked", || verdict(linked(root, &dist, may))));
+    ended.push(step("wheel", || verdict(wheel(root, &dist, may))));
     ended.push(step("bill of materials", || verdict(sbom::write(root, &dist))));
     ended.push(step("checksums", || verdict(checksums(&dist))));
     ended.push(step("publish", || verdict(publish(root))));
     count(&ended)
 }
 
-/// The C library as an archive to be unpacked in `/usr/local`.
+/// The C library and the one to preload, as an archive to be unpacked in `/usr/local` or anywhere else.
 fn c_library(root: &Path, dist: &Path) -> Result<(), String> {
     let folder = dist.join("c");
-    crate::bindings::c::install(root, &folder, Path::new("/usr/local"), true)?;
+    let lib = folder.join("lib");
+    c::install(root, &folder, true)?;
     for library in ["liblockwright.a", "liblockwright.so"] {
-        done(Command::new("strip").arg("--strip-debug").arg(folder.join("lib").join(library)))?;
+        done(Command::new("strip").arg("--strip-debug").arg(lib.join(library)))?;
     }
-    let packed = tar(&folder, &dist.join("liblockwright-x86_64-linux-gnu.tar.gz"), &["--gzip"]);
+    let preload = dist.join(program::PRELOADED);
+    fs::rename(&preload, lib.join(program::PRELOADED))
+        .map_err(|error| format!("{}: {error}", preload.display()))?;
+    let packed = tar(&folder, &dist.join(C_LIBRARY), &["--gzip"]);
     let _ = fs::remove_dir_all(folder);
     packed
+}
+
+/// The archive as a user has it: unpacked in some folder, found by pkg-config, linked both ways by gcc, and run.
+fn linked(root: &Path, dist: &Path, may: bool) -> Result<(), String> {
+    let folder = dist.join("unpacked");
+    fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    let mut tar = Command::new("tar");
+    let unpacked =
+        done(tar.arg("--extract").arg("--file").arg(dist.join(C_LIBRARY)).arg("--directory").arg(&folder));
+    let tried = unpacked.and_then(|()| c::example(root, &folder, &folder, may));
+    let _ = fs::remove_dir_all(folder);
+    tried
+}
+
+/// The wheel, and the README's lines with it in a fresh environment.
+fn wheel(root: &Path, dist: &Path, may: bool) -> Result<(), String> {
+    let (folder, fresh) = (dist.join("wheel"), dist.join("venv"));
+    let built = python::wheel(root, &folder, true, may)?;
+    let wheel = dist.join(built.file_name().ok_or("a wheel has a name")?);
+    fs::rename(&built, &wheel).map_err(|error| error.to_string())?;
+    let _ = fs::remove_dir_all(folder);
+    let tried = python::fresh(root, &wheel, &fresh);
+    let _ = fs::remove_dir_all(fresh);
+    tried
 }
 
 /// Packs a folder so that the same files give the same archive.
@@ -73,13 +91,13 @@ fn tar(folder: &Path, to: &Path, more: &[&str]) -> Result<(), String> {
     done(tar.args(more).arg("--file").arg(to).arg("--directory").arg(folder).arg("."))
 }
 
-/// What a registry would say of the crates, each compiled as it would be unpacked there.
+/// What a registry would say of the crates, each compiled as it would be unpacked there: all but those whose manifest says that
+/// they are not published.
 fn publish(root: &Path) -> Result<(), String> {
-    let mut cargo = crate::steps::command(root, &["publish", "--dry-run", "--quiet", "--allow-dirty"]);
-    for package in PUBLISHED {
-        cargo.args(["--package", package]);
-    }
-    done(&mut cargo)
+    done(&mut crate::steps::command(
+        root,
+        &["publish", "--workspace", "--dry-run", "--quiet", "--allow-dirty"],
+    ))
 }
 
 /// `SHA256SUMS` of every file.

@@ -1,15 +1,17 @@
 //! The static program, the package around it, and roots in which both must work.
 
-use crate::names::COMMAND_PROGRAM;
+use crate::names::{COMMAND_PROGRAM, PACKAGED, PRELOAD};
 use crate::setup::{Need, done};
 use crate::steps::{self, Ended};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const TARGET: &str = "x86_64-unknown-linux-musl";
+pub(super) const TARGET: &str = "x86_64-unknown-linux-musl";
 /// `systemd-analyze security` says from 0 to 10, or here to 100, how much a unit is exposed.
 const EXPOSED_AT_MOST: &str = "--threshold=30";
+/// The library that programs preload, as a file.
+pub(super) const PRELOADED: &str = "liblockwright_posix_preload.so";
 /// The release of Debian that the package is tried on.
 const DEBIAN: &str = "bookworm";
 
@@ -19,24 +21,29 @@ const DEBIAN: &str = "bookworm";
 /// In a line.
 pub(super) fn build(root: &Path, dist: &Path, may: bool) -> Result<(), String> {
     Need::Musl.get(root, may)?;
-    let args = [
-        "build",
-        "--release",
-        "--target",
-        TARGET,
-        "--package",
-        COMMAND_PROGRAM.package,
-        "--features",
-        "manuals,cluster,fiss",
-    ];
+    let package = ["--package", COMMAND_PROGRAM.package, "--features", PACKAGED];
+    let args = [&["build", "--release", "--target", TARGET][..], &package].concat();
     let status = steps::command(root, &args).status().map_err(|error| error.to_string())?;
     if !status.success() {
         return Err(format!("{} does not compile for {TARGET}", COMMAND_PROGRAM.name));
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let built = target.join(TARGET).join("release").join(COMMAND_PROGRAM.name);
+    let built = target(root).join(TARGET).join("release").join(COMMAND_PROGRAM.name);
     let to = dist.join(COMMAND_PROGRAM.name);
     done(Command::new("strip").arg("-o").arg(&to).arg(built))
+}
+
+/// Builds the library that programs preload: for the host's libc, since it hides some of that one's functions.
+///
+/// # Errors
+/// In a line.
+pub(super) fn preload(root: &Path, dist: &Path) -> Result<(), String> {
+    done(&mut steps::command(root, &["build", "--quiet", "--release", "--package", PRELOAD]))?;
+    let built = target(root).join("release").join(PRELOADED);
+    done(Command::new("strip").arg("-o").arg(dist.join(PRELOADED)).arg(built))
+}
+
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }
 
 /// Runs the program in a root that has nothing else: no libc, no loader, no shell.
@@ -90,11 +97,11 @@ pub(super) fn unit(root: &Path) -> Ended {
 
 /// Installs the package into a Debian that has nothing but what every Debian has, and runs the README's first lines there.
 /// Skipped where no such Debian can be made.
-pub(super) fn fresh_debian(cache: &Path, dist: &Path) -> Ended {
-    match debian(cache, dist) {
-        Ok(root) => {
-            let tried = try_package(&root, dist);
-            let _ = fs::remove_dir_all(root);
+pub(super) fn fresh_debian(root: &Path, dist: &Path, may: bool) -> Ended {
+    match debian(root, dist, may) {
+        Ok(debian) => {
+            let tried = try_package(&debian, dist);
+            let _ = fs::remove_dir_all(debian);
             crate::bindings::verdict(tried)
         }
         Err(why) => {
@@ -105,22 +112,32 @@ pub(super) fn fresh_debian(cache: &Path, dist: &Path) -> Ended {
 }
 
 /// A copy of a fresh Debian, which is made once.
-fn debian(cache: &Path, dist: &Path) -> Result<PathBuf, String> {
+fn debian(root: &Path, dist: &Path, may: bool) -> Result<PathBuf, String> {
     if !crate::setup::is_root() {
         return Err("only root can make a root for Debian".to_owned());
     }
+    let cache = crate::setup::cache(root);
     let (kept, copy) = (cache.join(format!("debian-{DEBIAN}")), dist.join("debian"));
     if !kept.join("etc/debian_version").exists() {
+        Need::Debootstrap.get(root, may)?;
         let _ = fs::remove_dir_all(&kept);
-        let mut debootstrap = Command::new("debootstrap");
         let making = cache.join("debian-making");
         let _ = fs::remove_dir_all(&making);
-        done(debootstrap.arg("--variant=minbase").arg(DEBIAN).arg(&making))
+        let mut debootstrap = Command::new("debootstrap");
+        done(debootstrap.arg("--variant=minbase").arg(DEBIAN).arg(&making).args(mirror()))
             .map_err(|why| format!("debootstrap cannot make a Debian here: {why}"))?;
         fs::rename(making, &kept).map_err(|error| error.to_string())?;
     }
     done(Command::new("cp").arg("--archive").arg(kept).arg(&copy))?;
     Ok(copy)
+}
+
+/// Where this host gets the packages of that release, if it is one: it may reach no other place.
+fn mirror() -> Option<String> {
+    let mut apt = Command::new("apt-get");
+    apt.args(["indextargets", "--format", "$(REPO_URI)"]).arg(format!("Codename: {DEBIAN}"));
+    let said = apt.output().ok()?.stdout;
+    String::from_utf8_lossy(&said).lines().next().map(str::to_owned)
 }
 
 fn try_package(root: &Path, dist: &Path) -> Result<(), String> {
@@ -141,11 +158,25 @@ fn try_package(root: &Path, dist: &Path) -> Result<(), String> {
             return Err(format!("{file} is not in the package"));
         }
     }
+    // A program that is not ours, whose lock comes from a space and which says so.
+    let locked = format!(
+        "LD_PRELOAD=/usr/lib/lockwright/{PRELOADED} LOCKWRIGHT_POSIX=/tmp/queue flock /tmp/queue lockwright ls --json"
+    );
+    let said = inside(root, &["sh", "-c", &locked])?;
+    if !said.contains("flock:") {
+        return Err(format!(
+            "a lock of flock(1) under the preloaded library is not in the listing: {said:?}"
+        ));
+    }
+    inside(root, &["lockwright", "mount", "--help"])?;
     inside(root, &["dpkg", "--purge", "lockwright"]).map(|_| ())
 }
 
 /// Runs a command with `root` as its root, in namespaces of its own, and returns what it said.
-fn inside(root: &Path, command: &[&str]) -> Result<String, String> {
+///
+/// # Errors
+/// What it said, if it failed.
+pub(super) fn inside(root: &Path, command: &[&str]) -> Result<String, String> {
     const PREPARE: &str = "mount -t proc proc \"$0/proc\" && mkdir -p \"$0/dev/shm\" \
          && mount -t tmpfs tmpfs \"$0/dev/shm\" && exec chroot \"$0\" \"$@\"";
     let mut unshare = Command::new("unshare");

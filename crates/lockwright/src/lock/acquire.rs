@@ -62,6 +62,7 @@ impl<G: LockGuard> Acquire<G> {
     /// let guard: lockwright::AnyGuard = acquire.wait()?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    #[inline(always)]
     pub fn into_any(self) -> Acquire<AnyGuard> {
         Acquire { attempt: self.attempt, guard: PhantomData }
     }
@@ -123,6 +124,18 @@ impl<G: LockGuard> TryAcquire<G> {
 
     pub(crate) fn refused(core: Arc<Core>, claim: Claim, error: LockError) -> Self {
         Self(Acquire::refused(core, claim, error))
+    }
+
+    /// The same try, for a guard without a type: see [`Acquire::into_any`].
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// let guard: lockwright::AnyGuard = client.mutex("a").unwrap().try_lock().into_any().wait()?;
+    /// # Ok::<(), lockwright::TryLockError>(())
+    /// ```
+    #[inline(always)]
+    pub fn into_any(self) -> TryAcquire<AnyGuard> {
+        TryAcquire(self.0.into_any())
     }
 
     /// Tries, on this thread: at once, or after one round trip where a server decides.

@@ -126,6 +126,18 @@ impl AnyGuard {
         (self.core.kind == crate::backend::Kind::Ranges).then_some(self.claim.start..self.claim.end)
     }
 
+    /// How many permits these are, if they are a semaphore's.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// use lockwright::LockGuard;
+    /// let permits = client.semaphore("a", 4).unwrap().acquire_many(3).wait().unwrap();
+    /// assert_eq!(permits.into_any().permits(), Some(3));
+    /// ```
+    pub fn permits(&self) -> Option<u64> {
+        (self.core.kind == crate::backend::Kind::Semaphores).then_some(self.claim.start)
+    }
+
     /// Looks whether the lock is still held. On shared memory this is a read of the lock itself; with a server, it is
     /// what the server said last, and whether it has been heard lately. Does not block, except in `lent:` spaces, where it
     /// takes a round trip.
