@@ -128,6 +128,8 @@ fn a_lock_in_use_comes_back_when_it_is_unlocked_and_a_try_finds_it_busy_until_th
     let guard = use_of_retained(&server, "a", &lock);
     assert_eq!(other.try_lock().wait().unwrap_err(), TryLockError::Busy);
     assert_eq!(states(&server, "a"), [EntryState::Held], "its client has said that it is in use");
+    let heat = Inspector::open(&address(&server)).unwrap().heat().unwrap();
+    assert_eq!((heat[0].holders, heat[0].retained), (1, 0), "as `ls` says");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| other.lock().wait().unwrap().token());
         eventually("it waits", || states(&server, "a").contains(&EntryState::Waiting));
