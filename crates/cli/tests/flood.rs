@@ -10,7 +10,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const IDLE: usize = 5000;
 /// Far more than all places for those who have not said who they are can take.
@@ -34,21 +34,14 @@ fn resident(server: &Started) -> u64 {
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// The median time of a lock and unlock that the server is asked for.
-fn cycle(client: &Client) -> Duration {
+/// Some locks and unlocks that the server is asked for. How long they take, `lockwright bench` measures.
+fn cycles(client: &Client) {
     let lock = client.mutex("cycle").unwrap();
-    let once = |_| {
-        let began = Instant::now();
-        drop(lock.lock().wait().unwrap());
-        began.elapsed()
-    };
-    let mut times: Vec<_> = (0..1001).map(once).collect();
-    times.sort_unstable();
-    times[500]
+    (0..200).for_each(|_| drop(lock.lock().wait().unwrap()));
 }
 
 #[test]
-fn thousands_of_idle_connections_cost_a_client_nothing_and_keep_no_newcomer_out() {
+fn thousands_of_idle_connections_stop_no_client_and_keep_no_newcomer_out() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     if most < IDLE as u64 + 1000 {
         println!("skipped: this needs {} file descriptors, and may have {most}", IDLE + 1000);
@@ -61,10 +54,12 @@ fn thousands_of_idle_connections_cost_a_client_nothing_and_keep_no_newcomer_out(
     let address = listening(&server);
     let open = || Client::open(&format!("tcp://{address}/?retain=off")).wait().unwrap();
     let client = open();
-    let (quiet, before) = (cycle(&client), resident(&server));
+    cycles(&client);
+    let before = resident(&server);
     let idle: Vec<_> = (0..IDLE).map(|_| TcpStream::connect(&address).unwrap()).collect();
-    let (still, stop) = (cycle(&client), AtomicBool::new(false));
-    let flooded = std::thread::scope(|threads| {
+    cycles(&client);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|threads| {
         threads.spawn(|| {
             let mut crowd = std::collections::VecDeque::new();
             while !stop.load(Relaxed) {
@@ -72,14 +67,12 @@ fn thousands_of_idle_connections_cost_a_client_nothing_and_keep_no_newcomer_out(
                 crowd.drain(..crowd.len().saturating_sub(500));
             }
         });
-        let flooded = cycle(&client);
+        cycles(&client);
         for _ in 0..10 {
             drop(open().mutex("a").unwrap().lock().wait().unwrap());
         }
         stop.store(true, Relaxed);
-        flooded
     });
-    println!("a cycle: quiet {quiet:?}, with {IDLE} idle connections {still:?}, while more come {flooded:?}");
     let grown = resident(&server).saturating_sub(before);
     assert!(grown < MEMORY, "{grown} bytes more");
     drop(idle);

@@ -46,7 +46,7 @@ impl Home {
     /// A server with a state file, at `listen`, whose space this uses from now on.
     fn serve(&mut self, listen: &str, state: &str) -> Started {
         let state = if state == "none" { state.into() } else { self.scratch.file(state).into_os_string() };
-        let mut command = self.scratch.lockwright(&["serve", "--json", "--listen", listen, "--grace", "1"]);
+        let mut command = self.scratch.lockwright(&["serve", "--json", "--listen", listen, "--grace", "5"]);
         command.args(["--heartbeat", "0.1", "--state"]).arg(state).env_remove("LOCKWRIGHT_SPACE");
         let server = Started::new(command);
         let said: serde_json::Value = serde_json::from_str(&server.line).unwrap();

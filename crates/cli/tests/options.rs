@@ -78,6 +78,75 @@ fn test_says_who_has_a_lock_and_takes_nothing() {
     assert_eq!(scratch.listed("a").len(), 1);
 }
 
+/// Where the process that keeps a lock finds its space.
+const KEEPER: &str = "LOCKWRIGHT_TEST_KEEPER";
+
+/// Uses the lock "a" until it stays here; keeps it, uses it from the first line of its input on, and says when.
+fn keep(space: &str) -> ! {
+    use lockwright::inspect::{EntryState, Inspector};
+    let client = lockwright::Client::open(space).wait().unwrap();
+    let (lock, inspector) = (client.mutex("a").unwrap(), Inspector::open(space).unwrap());
+    let line = || std::io::stdin().lock().lines().next();
+    loop {
+        while inspector.entries().unwrap().iter().all(|entry| entry.state != EntryState::Retained) {
+            for _ in 0..20 {
+                drop(lock.lock().wait().unwrap());
+                std::thread::sleep(std::time::Duration::from_millis(2));
+            }
+        }
+        println!("\nkeeps");
+        line();
+        let guard = lock.lock().wait().unwrap();
+        println!("\nuses");
+        line();
+        drop(guard);
+    }
+}
+
+#[test]
+fn test_finds_out_whether_a_retained_lock_is_in_use() {
+    if let Ok(space) = std::env::var(KEEPER) {
+        keep(&space);
+    }
+    let scratch = Scratch::new("test-retained");
+    let server =
+        scratch.start(&["serve", "--json", "--listen", "127.0.0.1:0", "--state", "none", "--grace", "600"]);
+    let said: serde_json::Value = serde_json::from_str(&server.line).unwrap();
+    let space = format!("tcp://{}/stock", said["listening"].as_str().unwrap());
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["test_finds_out_whether_a_retained_lock_is_in_use", "--exact", "--nocapture"]);
+    command.env(KEEPER, &space).stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut keeper = started::Started::new(command);
+    let mut input = keeper.child.stdin.take().unwrap();
+    let until = |keeper: &mut started::Started, word: &str| {
+        let mut line = String::new();
+        while line.trim() != word {
+            line.clear();
+            assert_ne!(keeper.stdout.read_line(&mut line).unwrap(), 0, "it has ended");
+        }
+    };
+    let mut go = || std::io::Write::write_all(&mut input, b"go\n").unwrap();
+    let test = || {
+        let output = scratch.output(&["run", "--test", "--space", &space, "a"]);
+        (output.status.code(), text(&output.stdout))
+    };
+    until(&mut keeper, "keeps");
+    assert_eq!(test(), (Some(0), "a: free".to_owned()), "nobody uses it");
+    go();
+    until(&mut keeper, "uses");
+    let (code, said) = test();
+    let pid = keeper.child.id();
+    assert!(code == Some(1) && said.starts_with(&format!("a: process {pid} (")), "{said}");
+    go();
+    until(&mut keeper, "keeps");
+    go();
+    until(&mut keeper, "uses");
+    // It cannot say any more that it uses it.
+    keeper.send(Signal::SIGSTOP);
+    let (code, said) = test();
+    assert!(code == Some(1) && said.contains(&format!("process {pid} (")), "{said}");
+}
+
 #[test]
 fn the_graph_says_who_waits_for_whom_and_marks_a_deadlock() {
     let scratch = Scratch::new("graph");

@@ -1,6 +1,7 @@
 //! Semaphores, as users of every kind of space in this process see them.
 
-use lockwright::{Client, HandleError, LockError, LockSet, TryLockError, inspect::Inspector};
+use lockwright::inspect::{Inspector, Kind};
+use lockwright::{Client, HandleError, LockError, LockSet, TryLockError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
@@ -144,6 +145,11 @@ fn a_listing_says_how_many_of_how_many_and_a_permit_can_be_broken() {
     let permits = entries[0].permits.unwrap();
     assert_eq!((entries.len(), permits.held, permits.limit), (1, 3, 4));
     assert_eq!((entries[0].token, entries[0].range.clone()), (Some(permit.token()), None));
+    let mutex = client.mutex("gpu").unwrap().lock().wait().unwrap();
+    let heat = inspector.heat().unwrap();
+    let row = |kind| heat.iter().find(|row| row.kind == kind).map(|row| row.holders);
+    assert_eq!((row(Kind::Keyed), row(Kind::Semaphores)), (Some(1), Some(1)), "two locks, and two rows");
+    drop(mutex);
     inspector.break_grant("gpu", permit.token()).unwrap();
     assert_eq!(client.semaphore("gpu", 4).unwrap().acquire_many(4).wait().unwrap().permits(), 4);
     assert!(permit.unlock().wait().is_err());

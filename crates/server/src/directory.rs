@@ -65,6 +65,8 @@ pub(super) struct Directory {
     ids: HashMap<Key, u64>,
     /// Ids are this server's choice, one after the other, so nobody can make them collide.
     locks: HashMap<u64, Lock, foldhash::fast::RandomState>,
+    /// The ids of `locks` in order, and some of locks that are gone: a walk over all of them can be interrupted.
+    order: Vec<u64>,
     /// Out of use, the longest first; some may be in use again.
     idle: VecDeque<(u64, u64)>,
     in_use: usize,
@@ -165,6 +167,11 @@ impl Directory {
         };
         self.locks.insert(id, lock);
         self.ids.insert(key, id);
+        if self.order.len() >= 2 * self.locks.len() + REMEMBERED {
+            let locks = &self.locks;
+            self.order.retain(|id| locks.contains_key(id));
+        }
+        self.order.push(id);
         Some(id)
     }
 
@@ -237,14 +244,21 @@ impl Directory {
         names
     }
 
+    /// The lock, if it is still there.
+    pub(super) fn find(&self, id: u64) -> Option<&Lock> {
+        self.locks.get(&id)
+    }
+
+    /// Some ids of locks from `from` on, in order, of which some may be gone; and where to go on.
+    pub(super) fn some_ids(&self, from: u64, most: usize) -> (&[u64], Option<u64>) {
+        let rest = &self.order[self.order.partition_point(|id| *id < from)..];
+        let (some, rest) = rest.split_at(most.min(rest.len()));
+        (some, rest.first().copied())
+    }
+
     /// All locks of a space, with their ids.
     pub(super) fn with_ids(&self, space: SpaceNumber) -> impl Iterator<Item = (u64, &Lock)> {
         self.locks.iter().filter(move |(_, lock)| lock.space == space).map(|(id, lock)| (*id, lock))
-    }
-
-    /// All locks of a space.
-    pub(super) fn of(&self, space: SpaceNumber) -> impl Iterator<Item = &Lock> {
-        self.locks.values().filter(move |lock| lock.space == space)
     }
 }
 
@@ -274,6 +288,14 @@ mod tests {
             directory.close(id);
         }
         assert!(directory.locks.len() <= REMEMBERED + 2 && directory.ids.len() == directory.locks.len());
+        let (mut walked, mut from) = (Vec::<u64>::new(), Some(0));
+        while let Some(at) = from {
+            let (some, next) = directory.some_ids(at, 1000);
+            walked.extend(some.iter().filter(|id| directory.find(**id).is_some()));
+            from = next;
+        }
+        assert!(walked.is_sorted() && walked.len() == directory.locks.len(), "every lock once");
+        assert!(directory.order.len() <= 3 * directory.locks.len());
         assert_ne!(directory.open(a, Kind::Keyed, name("x")), Some(one), "an id is never used again");
     }
 }

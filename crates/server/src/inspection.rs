@@ -15,7 +15,8 @@ use lockwright::wire::Kind;
 use lockwright::wire::RequestId;
 use lockwright::wire::listing::Writer;
 use lockwright_fabric::observe::Mode;
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::time::Instant;
 
 /// Locks in one answer about what locks have seen: the hottest.
@@ -79,22 +80,24 @@ impl LockTable {
         match self.session(peer).and_then(|session| session.space.clone()) {
             None => Err("the session has no space".to_owned()),
             Some(Space::Own(space)) => {
-                let mut heat: Vec<_> = self
-                    .directory
-                    .of(space)
-                    .map(|lock| {
-                        let mut heat = Heat::none(lock.name.clone(), lock.kind == Kind::Ranges);
-                        heat.retained = lock.retained.len() as u64;
-                        heat.holders = lock.now.holders - heat.retained;
-                        heat.waiters = lock.now.waiters;
-                        (heat.grants, heat.contended, heat.waited) =
-                            (lock.grants, lock.contended, lock.waited);
-                        heat
-                    })
-                    .collect();
-                heat.sort_by_key(|heat| std::cmp::Reverse((heat.grants, heat.waiters)));
-                heat.truncate(HOTTEST);
-                Ok(heat)
+                // Of a million names only the few that are sent are copied: everybody waits meanwhile.
+                let mut hottest = BinaryHeap::new();
+                for (id, lock) in self.directory.with_ids(space) {
+                    hottest.push(Reverse((lock.grants, lock.now.waiters, id)));
+                    if hottest.len() > HOTTEST {
+                        hottest.pop();
+                    }
+                }
+                let heat = hottest.into_sorted_vec().into_iter().map(|Reverse((.., id))| {
+                    let lock = self.directory.lock(id);
+                    let mut heat = Heat::none(lock.name.clone(), lock.kind);
+                    heat.retained = self.kept_without_word(lock);
+                    heat.holders = lock.now.holders - heat.retained;
+                    heat.waiters = lock.now.waiters;
+                    (heat.grants, heat.contended, heat.waited) = (lock.grants, lock.contended, lock.waited);
+                    heat
+                });
+                Ok(heat.collect())
             }
             Some(Space::Exported(_) | Space::OneSided(_)) => Ok(Heat::of(&self.entries(peer)?)),
         }

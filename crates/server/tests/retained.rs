@@ -4,14 +4,21 @@
 
 mod apart;
 
-use apart::{Scratch, TASK, address, client, eventually, holder, options, restart, server};
+use apart::{LONG, Scratch, TASK, address, client, eventually, holder, options};
 use lockwright::inspect::{EntryState, Inspector};
-use lockwright::{ChangeError, Client, GuardState, Mutex, TryLockError};
+use lockwright::{ChangeError, Client, GuardState, Mutex, MutexGuard, RwLock, TryLockError};
 use lockwright_server::Server;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
+
+/// A server that does not take a client for gone because the machine is busy.
+fn server() -> Server {
+    Server::start(options().grace(LONG)).unwrap()
+}
 
 /// More often than it takes until a lock stays, and for longer than others must not have asked for it.
 fn often(mut take: impl FnMut() -> u64) -> u64 {
@@ -32,8 +39,40 @@ fn use_often(lock: &Mutex) -> u64 {
 
 /// The states in which the server lists the lock.
 fn states(server: &Server, name: &str) -> Vec<EntryState> {
-    let entries = Inspector::open(&address(server)).unwrap().entries().unwrap();
+    states_at(&address(server), name)
+}
+
+fn states_at(address: &str, name: &str) -> Vec<EntryState> {
+    let entries = Inspector::open(address).unwrap().entries().unwrap();
     entries.iter().filter(|entry| entry.name.as_bytes() == name.as_bytes()).map(|entry| entry.state).collect()
+}
+
+/// Uses the lock until it stays with its client, and returns its last token. A busy machine may need several rounds, since what
+/// is not used for a while goes back.
+fn settle(address: &str, name: &str, mut take: impl FnMut() -> u64) -> u64 {
+    let mut token = 0;
+    eventually("it stays", || {
+        token = often(&mut take);
+        states_at(address, name) == [EntryState::Retained]
+    });
+    token
+}
+
+/// A use of a lock that stays with its client.
+fn use_of_retained(server: &Server, name: &str, lock: &Mutex) -> MutexGuard {
+    let mut used = None;
+    eventually("it stays while it is used", || {
+        // Given back first: the lock is taken again below.
+        used = None;
+        settle(&address(server), name, || lock.lock().wait().unwrap().token());
+        used = Some(lock.lock().wait().unwrap());
+        states(server, name) == [EntryState::Retained]
+    });
+    used.expect("just taken")
+}
+
+fn read(lock: &RwLock) -> u64 {
+    lock.read().wait().unwrap().token()
 }
 
 fn grants(server: &Server, name: &str) -> u64 {
@@ -46,15 +85,16 @@ fn a_lock_that_one_client_takes_again_and_again_stays_with_it_until_another_want
     let server = server();
     let (one, two) = (client(&server), client(&server));
     let lock = one.mutex("a").unwrap();
-    let mut token = use_often(&lock);
-    assert_eq!(states(&server, "a"), [EntryState::Retained]);
-    let before = grants(&server, "a");
-    for _ in 0..10 {
-        let next = lock.lock().wait().unwrap().token();
-        assert!(next > token, "tokens rise with every grant");
-        token = next;
-    }
-    assert_eq!(grants(&server, "a"), before, "the server has not been asked");
+    let mut token = settle(&address(&server), "a", || use_often(&lock));
+    eventually("ten cycles of which the server is not asked", || {
+        let before = grants(&server, "a");
+        for _ in 0..10 {
+            let next = lock.lock().wait().unwrap().token();
+            assert!(next > token, "tokens rise with every grant");
+            token = next;
+        }
+        grants(&server, "a") == before
+    });
     let guard = two.mutex("a").unwrap().lock().wait().unwrap();
     assert!(guard.token() > token, "also across clients");
     assert_eq!(states(&server, "a"), [EntryState::Held]);
@@ -68,7 +108,7 @@ fn a_lock_that_one_client_takes_again_and_again_stays_with_it_until_another_want
 fn tokens_rise_when_the_tokens_that_came_with_the_lock_are_used_up() {
     let server = server();
     let lock = client(&server).mutex("a").unwrap();
-    let mut last = use_often(&lock);
+    let mut last = settle(&address(&server), "a", || use_often(&lock));
     let before = grants(&server, "a");
     for _ in 0..20_000 {
         let token = lock.lock().wait().unwrap().token();
@@ -83,16 +123,13 @@ fn a_lock_in_use_comes_back_when_it_is_unlocked_and_a_try_finds_it_busy_until_th
     let server = server();
     let (one, two) = (client(&server), client(&server));
     let (lock, other) = (one.mutex("a").unwrap(), two.mutex("a").unwrap());
-    use_often(&lock);
+    settle(&address(&server), "a", || use_often(&lock));
     drop(other.try_lock().wait().expect("it only stayed with the first client"));
-    use_often(&lock);
-    eventually("it stays again", || {
-        use_often(&lock);
-        states(&server, "a") == [EntryState::Retained]
-    });
-    let guard = lock.lock().wait().unwrap();
+    let guard = use_of_retained(&server, "a", &lock);
     assert_eq!(other.try_lock().wait().unwrap_err(), TryLockError::Busy);
     assert_eq!(states(&server, "a"), [EntryState::Held], "its client has said that it is in use");
+    let heat = Inspector::open(&address(&server)).unwrap().heat().unwrap();
+    assert_eq!((heat[0].holders, heat[0].retained), (1, 0), "as `ls` says");
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| other.lock().wait().unwrap().token());
         eventually("it waits", || states(&server, "a").contains(&EntryState::Waiting));
@@ -108,17 +145,16 @@ fn the_waiter_for_a_recalled_lock_is_served_before_others_of_the_client_it_staye
     let server = server();
     let (one, two) = (client(&server), client(&server));
     let (lock, other) = (one.mutex("a").unwrap(), two.mutex("a").unwrap());
-    use_often(&lock);
-    let guard = lock.lock().wait().unwrap();
-    let before = grants(&server, "a");
+    let guard = use_of_retained(&server, "a", &lock);
+    let (before, contended) = (grants(&server, "a"), guard.contended().unwrap());
     let order = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _guard = lock.lock().wait().unwrap();
             order.lock().unwrap().push("local");
         });
-        // It waits in the client: the server knows of nobody.
-        std::thread::sleep(Duration::from_millis(50));
+        eventually("it waits", || contended.is_set());
+        // In the client: the server knows of nobody.
         assert_eq!((states(&server, "a"), grants(&server, "a")), (vec![EntryState::Retained], before));
         scope.spawn(|| {
             let _guard = other.lock().wait().unwrap();
@@ -166,13 +202,17 @@ fn readers_keep_a_lock_together_and_a_writer_gets_it_from_all() {
     let server = server();
     let clients = [client(&server), client(&server)];
     let readers = clients.each_ref().map(|client| client.rwlock("a").unwrap());
-    for reader in &readers {
-        // Others read it too, but not in between.
-        often(|| reader.read().wait().unwrap().token());
-    }
-    assert_eq!(states(&server, "a"), [EntryState::Retained; 2]);
-    let held = [readers[0].read().wait().unwrap(), readers[0].read().wait().unwrap()];
-    assert_eq!(states(&server, "a"), [EntryState::Retained; 2], "both under the grant that stayed");
+    let mut held = None;
+    eventually("both read under the grant that stays with each client", || {
+        held = None;
+        for reader in &readers {
+            // Others read it too, but not in between.
+            often(|| read(reader));
+        }
+        held = Some([readers[0].read().wait().unwrap(), readers[0].read().wait().unwrap()]);
+        states(&server, "a") == [EntryState::Retained; 2]
+    });
+    let held = held.expect("just taken");
     assert_ne!(held[0].token(), held[1].token());
     let writer = client(&server).rwlock("a").unwrap();
     assert_eq!(writer.try_write().wait().unwrap_err(), TryLockError::Busy);
@@ -189,25 +229,22 @@ fn readers_keep_a_lock_together_and_a_writer_gets_it_from_all() {
 fn a_reader_of_a_lock_that_stays_is_upgraded_once_it_is_alone() {
     let server = server();
     let lock = client(&server).rwlock("a").unwrap();
-    often(|| lock.read().wait().unwrap().token());
-    assert_eq!(states(&server, "a"), [EntryState::Retained]);
+    settle(&address(&server), "a", || read(&lock));
     let (one, two) = (lock.read().wait().unwrap(), lock.read().wait().unwrap());
     let refused = one.try_upgrade().wait().unwrap_err();
     assert_eq!(refused.error, ChangeError::Busy);
     let one = refused.guard;
     let token = one.token();
-    std::thread::scope(|scope| {
-        let upgraded = scope.spawn(|| one.upgrade().wait().unwrap());
-        std::thread::sleep(Duration::from_millis(50));
-        assert!(!upgraded.is_finished(), "the other one reads");
-        drop(two);
-        let guard = upgraded.join().unwrap();
-        assert!(guard.token() > token && !guard.is_shared());
-        assert_eq!(states(&server, "a"), [EntryState::Held]);
-        let shared = guard.downgrade().wait().unwrap();
-        assert!(lock.try_read().wait().is_ok());
-        drop(shared);
-    });
+    let mut upgrade = one.upgrade();
+    let polled = Pin::new(&mut upgrade).poll(&mut Context::from_waker(Waker::noop()));
+    assert!(polled.is_pending(), "the other one reads");
+    drop(two);
+    let guard = upgrade.wait().unwrap();
+    assert!(guard.token() > token && !guard.is_shared());
+    assert_eq!(states(&server, "a"), [EntryState::Held]);
+    let shared = guard.downgrade().wait().unwrap();
+    assert!(lock.try_read().wait().is_ok());
+    drop(shared);
     assert!(client(&server).rwlock("a").unwrap().try_write().wait().is_ok());
 }
 
@@ -217,16 +254,11 @@ fn a_lock_that_stays_can_be_broken_by_the_token_it_was_granted_with_and_by_that_
     let one = client(&server);
     let lock = one.mutex("a").unwrap();
     let inspector = Inspector::open(&address(&server)).unwrap();
-    use_often(&lock);
+    settle(&address(&server), "a", || use_often(&lock));
     let listed = inspector.entries().unwrap()[0].token.unwrap();
     inspector.break_grant("a", listed).unwrap();
     assert!(states(&server, "a").is_empty());
-    use_often(&lock);
-    eventually("it stays again", || {
-        use_often(&lock);
-        states(&server, "a") == [EntryState::Retained]
-    });
-    let guard = lock.lock().wait().unwrap();
+    let guard = use_of_retained(&server, "a", &lock);
     inspector.break_grant("a", guard.token()).unwrap();
     eventually("it is lost", || guard.state() == GuardState::Lost);
     assert!(client(&server).mutex("a").unwrap().try_lock().wait().is_ok());
@@ -238,15 +270,12 @@ fn a_lock_that_stays_can_be_broken_by_the_token_it_was_granted_with_and_by_that_
 fn what_nobody_uses_comes_back_by_itself_and_with_its_last_handle() {
     let server = server();
     // Looks are a quarter of that apart.
-    let one = Client::options().timeout(Duration::from_millis(200)).open(&address(&server)).wait().unwrap();
+    let with = Client::options().timeout(Duration::from_secs(1)).open_within(LONG);
+    let one = with.open(&address(&server)).wait().unwrap();
     let lock = one.mutex("a").unwrap();
-    use_often(&lock);
-    assert_eq!(states(&server, "a"), [EntryState::Retained]);
+    settle(&address(&server), "a", || use_often(&lock));
     eventually("it is back", || states(&server, "a").is_empty());
-    eventually("it stays again", || {
-        use_often(&lock);
-        states(&server, "a") == [EntryState::Retained]
-    });
+    settle(&address(&server), "a", || use_often(&lock));
     drop(lock);
     eventually("it is back", || states(&server, "a").is_empty());
 }
@@ -267,22 +296,28 @@ fn nothing_stays_where_the_server_the_space_or_the_client_says_so() {
     ] {
         let client = options.open(&address).wait().unwrap();
         let lock = client.mutex("a").unwrap();
-        use_often(&lock);
-        let entries = Inspector::open(&address).unwrap().entries().unwrap();
-        assert_eq!(!entries.is_empty(), stays, "{address}");
+        if stays {
+            settle(&address, "a", || use_often(&lock));
+        } else {
+            use_often(&lock);
+            assert!(states_at(&address, "a").is_empty(), "{address}");
+        }
     }
 }
 
 #[test]
 fn after_a_restart_what_is_in_use_is_claimed_and_what_is_not_is_free() {
     let state = Scratch::new("retained-restart");
-    let server = Server::start(options().state(&state.0)).unwrap();
+    let with = || options().grace(Duration::from_secs(5)).state(&state.0);
+    let server = Server::start(with()).unwrap();
     let (one, two) = (client(&server), client(&server));
     let (used, unused) = (one.mutex("used").unwrap(), one.mutex("unused").unwrap());
     use_often(&used);
     let last = use_often(&unused);
     let guard = used.lock().wait().unwrap();
-    let server = restart(server, &state);
+    let listen = server.address();
+    drop(server);
+    let server = Server::start(with().listen(listen)).unwrap();
     let token = two.mutex("unused").unwrap().lock().wait().unwrap().token();
     assert!(token > last);
     eventually("it is claimed", || guard.state() == GuardState::Held);
@@ -297,10 +332,10 @@ fn after_a_restart_what_is_in_use_is_claimed_and_what_is_not_is_free() {
 fn a_killed_client_that_only_keeps_a_lock_blocks_nobody_for_longer_than_one_that_holds_it() {
     if let Ok(task) = std::env::var(TASK) {
         let lock = Client::open(&task).wait().unwrap().mutex("a").unwrap();
-        println!("\nholds {}", use_often(&lock));
+        println!("\nholds {}", settle(&task, "a", || use_often(&lock)));
         std::thread::sleep(Duration::from_secs(600));
     }
-    let server = server();
+    let server = Server::start(options()).unwrap();
     let test = "a_killed_client_that_only_keeps_a_lock_blocks_nobody_for_longer_than_one_that_holds_it";
     let (mut process, token) = holder(&address(&server), test);
     eventually("it stays", || states(&server, "a") == [EntryState::Retained]);
@@ -314,7 +349,7 @@ fn a_killed_client_that_only_keeps_a_lock_blocks_nobody_for_longer_than_one_that
 fn a_try_does_not_wait_for_the_word_of_a_client_that_is_stopped() {
     if let Ok(task) = std::env::var(TASK) {
         let lock = Client::open(&task).wait().unwrap().mutex("a").unwrap();
-        println!("\nholds {}", use_often(&lock));
+        println!("\nholds {}", settle(&task, "a", || use_often(&lock)));
         std::thread::sleep(Duration::from_secs(600));
     }
     // It is given up so late that the try must have been answered before.

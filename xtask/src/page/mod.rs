@@ -73,6 +73,10 @@ fn inside_a_namespace(root: &Path) -> ExitCode {
     }
 }
 
+/// WebDriver's names for these keys.
+const TAB: &str = "\u{e004}";
+const ENTER: &str = "\u{e007}";
+
 type Test = fn(&mut World) -> Result<(), String>;
 const TESTS: [(&str, Test); 7] = [
     ("held locks are listed, and names are text whatever they say", lists),
@@ -199,7 +203,8 @@ fn lists(world: &mut World) -> Result<(), String> {
     world.run(&["backup"], false)?;
     world.run(&[HOSTILE], false)?;
     world.run(&["--range", "0..10", "file"], false)?;
-    world.browser.until(&says("locks", &["backup", HOSTILE, "1 ranges"]))?;
+    world.run(&["-j", "4", "gpu"], false)?;
+    world.browser.until(&says("locks", &["backup", HOSTILE, "1 ranges", "1 with permits"]))?;
     world.browser.until("document.title === 'Locks' && !document.querySelector('td img')")?;
     world.browser.until("document.querySelectorAll('.tile').length === 5")?;
     world.picture("locks")
@@ -248,7 +253,14 @@ fn breaks(world: &mut World) -> Result<(), String> {
     world.browser.click("#locks button")?;
     let break_button = "#entries button";
     world.browser.until(&format!("document.querySelector({break_button:?})"))?;
-    world.browser.click(break_button)?;
+    // The keyboard's focus stays on a button while events come in.
+    world.browser.run(&format!("document.querySelector({break_button:?}).focus()"))?;
+    world.browser.run(
+        "const before = show; show = seen => { before(seen); window.shown = (window.shown ?? 0) + 1; }",
+    )?;
+    world.browser.until("window.shown >= 2")?;
+    world.browser.until(&format!("document.activeElement === document.querySelector({break_button:?})"))?;
+    world.browser.press(ENTER)?;
     world.browser.until("document.getElementById('ask').open")?;
     world.picture("question")?;
     world.browser.click("#no")?;
@@ -278,9 +290,6 @@ fn draws(world: &mut World) -> Result<(), String> {
 }
 
 fn adapts(world: &mut World) -> Result<(), String> {
-    /// WebDriver's names for these keys.
-    const TAB: &str = "\u{e004}";
-    const ENTER: &str = "\u{e007}";
     world.serve("127.0.0.1", None)?;
     world.run(&["backup"], false)?;
     world.run(&["backup"], true)?;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 /// All that `bench --against` knows.
-const PEERS: &str = "redis,redlock,etcd,postgres,zookeeper,flock,fcntl,parking_lot";
+const PEERS: &str = "redis,redlock,etcd,postgres,zookeeper,flock,fcntl,pthread,parking_lot";
 
 /// What a run said, and where.
 pub(crate) struct Comparison {

@@ -10,9 +10,13 @@ fn origin(comparison: &Comparison) -> String {
     let quick = if *quick { " A quick run: its figures say little." } else { "" };
     let left_out =
         if left_out.is_empty() { String::new() } else { format!(" Left out: {}.", left_out.join("; ")) };
+    let notes: String = comparison
+        .with("note")
+        .map(|line| format!(" {}: {}.", text_of(line, "noted"), text_of(line, "note")))
+        .collect();
     format!(
         "Measured by `cargo xtask peers` at commit {commit} on {date}, {machine}. Medians of rounds in which all took turns, with \
-         the least and the most; servers and clients share all cores, on the loopback, nothing pinned.{quick}{left_out}"
+         the least and the most; servers and clients share all cores, on the loopback, nothing pinned.{notes}{quick}{left_out}"
     )
 }
 

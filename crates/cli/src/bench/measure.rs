@@ -10,11 +10,17 @@ pub(super) struct Runs {
     pub(super) runs: usize,
     /// Of handovers: many, because most of them are disturbed on a busy machine.
     pub(super) plays: usize,
+    /// Of a server that is flooded, which takes seconds.
+    pub(super) floods: usize,
 }
 
 impl Runs {
     pub(super) fn new(quick: bool) -> Self {
-        if quick { Self { runs: 21, plays: 101 } } else { Self { runs: 201, plays: 1001 } }
+        if quick {
+            Self { runs: 21, plays: 101, floods: 1 }
+        } else {
+            Self { runs: 201, plays: 1001, floods: 3 }
+        }
     }
 
     /// Whether fewer runs were asked for.

@@ -13,6 +13,7 @@ mod bare;
 mod cluster;
 #[cfg(feature = "fiss")]
 mod decider;
+mod flood;
 mod measure;
 mod partner;
 #[cfg(feature = "compare")]
@@ -249,6 +250,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         rows.push(shm::waiter(&place)?);
         bar.set_message("locks of a server");
         rows.extend(tcp::uncontended(&runs)?);
+        bar.set_message("a server that is flooded with connections");
+        match flood::flooded(&runs)? {
+            Ok(flooded) => rows.extend(flooded),
+            Err(why) => skipped.push(why),
+        }
     }
     bar.finish_and_clear();
     let busy = busy.as_deref();

@@ -187,7 +187,7 @@ fn mounted(mount: &Mount, runs: &Runs) -> Result<Vec<Row>> {
             file.read_exact_at(&mut block, u64::from(index) * BLOCK as u64).expect("it was written");
         }
     };
-    let few = Runs { runs: runs.runs / 4, plays: 0 };
+    let few = Runs { runs: runs.runs / 4, plays: 0, floods: 0 };
     let [write_below, write_ns, read_below, read_ns] = few.take_turns([
         (1, &mut || write(&below)),
         (1, &mut || write(&file)),

@@ -23,14 +23,14 @@ const RETAINED_CYCLES: u32 = 20_000;
 
 /// The other process: a server, and an echo.
 #[derive(Debug)]
-struct Other {
+pub(super) struct Other {
     child: Child,
-    server: String,
+    pub(super) server: String,
     echo: String,
 }
 
 impl Other {
-    fn start(core: usize) -> Result<Self> {
+    pub(super) fn start(core: usize) -> Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["bench", "--partner", &format!("serve@{core}"), "none"])
             .stdin(Stdio::piped())

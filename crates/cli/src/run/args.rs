@@ -73,7 +73,8 @@ pub(crate) struct Args {
     /// Exit code if the lock is not to be had in time
     #[arg(short = 'E', long, value_name = "CODE", default_value_t = 1)]
     conflict_exit_code: u8,
-    /// Run nothing: say whether the lock is free (exit 0) or who has it (exit 1, or -E)
+    /// Run nothing: say whether the lock is free (exit 0) or who has it (exit 1, or -E). A lock that is retained by a client of a
+    /// server is asked for to find out, and let go at once
     #[arg(long, conflicts_with_all = ["wait", "nonblock", "skip", "for_pid", "keep_running", "shell"])]
     pub(super) test: bool,
     /// Run nothing: hold the lock in the background until the process PID ends, and print the token. In a script: `--for $$`

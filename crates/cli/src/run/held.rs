@@ -101,7 +101,24 @@ impl Held {
     }
 }
 
-/// Holders of the locks that this `run` would have to wait for.
+/// Asks for locks that stay with clients: those who do not use theirs give them back, and the others say that they do. Nothing is
+/// kept. A client that is silent goes on being listed as it was.
+pub(super) fn ask_for_retained(args: &Args, holders: &[Entry]) -> anyhow::Result<()> {
+    let options = args.trust.options()?.program("run --test").retain(false);
+    let client = options.open(&args.space).wait()?;
+    for holder in holders.iter().filter(|holder| holder.state == EntryState::Retained) {
+        let lock = client.rwlock(holder.name.as_bytes())?;
+        // What came of it, the listing says.
+        if args.shared {
+            drop(lock.try_read().wait().map(|guard| guard.unlock().wait()));
+        } else {
+            drop(lock.try_write().wait().map(|guard| guard.unlock().wait()));
+        }
+    }
+    Ok(())
+}
+
+/// Who has the locks that this `run` would have to wait for.
 pub(super) fn in_the_way(args: &Args) -> anyhow::Result<Vec<Entry>> {
     let space = SpaceArg { space: args.space.clone(), trust: args.trust.clone() };
     let entries = match space.look()? {
@@ -118,7 +135,8 @@ pub(super) fn in_the_way(args: &Args) -> anyhow::Result<Vec<Entry>> {
         }
         let wanted = || args.names.iter().any(|name| entry.name.as_bytes() == name.as_bytes());
         let shared = args.shared && entry.shared;
-        overlaps && entry.state == EntryState::Held && !shared && wanted()
+        let has_it = matches!(entry.state, EntryState::Held | EntryState::Retained);
+        overlaps && has_it && !shared && wanted()
     };
     let mut entries: Vec<_> = entries.into_iter().filter(blocks).collect();
     if let Some(limit) = args.jobs {
@@ -140,5 +158,11 @@ pub(super) fn describe(entry: &Entry) -> String {
     let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.is_empty() || host == here.trim() { String::new() } else { format!(" on {host}") };
     let name = OsStr::from_bytes(entry.name.as_bytes()).display();
-    format!("{name}: process {pid} ({program}){host} has had it for {}", lockwright_term::age(*age))
+    let age = lockwright_term::age(*age);
+    if entry.state == EntryState::Retained {
+        return format!(
+            "{name}: retained by process {pid} ({program}){host} for {age}, which does not say whether it uses it"
+        );
+    }
+    format!("{name}: process {pid} ({program}){host} has had it for {age}")
 }

@@ -26,6 +26,7 @@ use self::args::OnLost;
 use self::held::Held;
 use self::once::Turn;
 use self::supervise::Ended;
+use lockwright::inspect::EntryState;
 use lockwright::{Client, LockError};
 use lockwright_term::say;
 use std::io::{self, IsTerminal};
@@ -78,7 +79,11 @@ impl std::error::Error for BadUsage {}
 
 /// `--test`: whether the locks are free, or who has them.
 fn test(args: &Args) -> anyhow::Result<u8> {
-    let holders = held::in_the_way(args)?;
+    let mut holders = held::in_the_way(args)?;
+    if holders.iter().any(|holder| holder.state == EntryState::Retained) {
+        held::ask_for_retained(args, &holders)?;
+        holders = held::in_the_way(args)?;
+    }
     for holder in &holders {
         println!("{}", held::describe(holder));
     }

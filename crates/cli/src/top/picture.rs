@@ -4,7 +4,7 @@
 //! and nobody counts waits; who holds and who waits is looked at several times per interval.
 
 use anyhow::Result;
-use lockwright::inspect::{Heat, Inspector};
+use lockwright::inspect::{Heat, Inspector, Kind};
 use lockwright_term::grid;
 use lockwright_term::units::scaled;
 use serde_json::json;
@@ -71,7 +71,7 @@ impl Counts {
 impl Picture {
     /// Looks for an interval.
     pub(super) fn take(inspector: &Inspector, counts: Counts, interval: Duration) -> Result<Self> {
-        let key = |heat: &Heat| (heat.name.clone(), heat.ranges);
+        let key = |heat: &Heat| (heat.name.clone(), heat.kind);
         let began = Instant::now();
         let first: HashMap<_, _> = inspector.heat()?.into_iter().map(|heat| (key(&heat), heat)).collect();
         let mut seen: HashMap<_, (Heat, u64, u64, u64)> = HashMap::new();
@@ -199,5 +199,9 @@ impl Picture {
 }
 
 fn kind(heat: &Heat) -> &'static str {
-    if heat.ranges { "ranges" } else { "keyed" }
+    match heat.kind {
+        Kind::Keyed => "keyed",
+        Kind::Ranges => "ranges",
+        Kind::Semaphores => "permits",
+    }
 }

@@ -3,8 +3,8 @@
 
 use super::picture::{HEAD, Picture, Sort};
 use crate::ls;
-use lockwright::inspect::{Entry, EntryState};
-use lockwright::{LockName, inspect::Heat};
+use lockwright::LockName;
+use lockwright::inspect::{Entry, EntryState, Heat, Kind};
 
 /// A key, as the terminal sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(super) struct Grant {
 }
 
 /// A lock in a picture.
-type Selected = (LockName, bool);
+type Selected = (LockName, Kind);
 
 /// See the module.
 #[derive(Debug)]
@@ -74,9 +74,7 @@ impl Screen {
 
     /// A new picture. What was selected stays selected, wherever it is now.
     pub(super) fn set_picture(&mut self, picture: Picture) {
-        let is_there = |(name, ranges): &Selected| {
-            picture.rows.iter().any(|row| row.heat.name == *name && row.heat.ranges == *ranges)
-        };
+        let is_there = |chosen: &Selected| picture.rows.iter().any(|row| selected(&row.heat) == *chosen);
         if !self.selected.as_ref().is_some_and(is_there) && self.opened.is_none() {
             self.selected = picture.rows.first().map(|row| selected(&row.heat));
         }
@@ -85,10 +83,10 @@ impl Screen {
 
     /// Who holds and who waits for the opened lock: `entries` are those of the whole space.
     pub(super) fn set_entries(&mut self, entries: Vec<Entry>) {
-        let Some((name, ranges)) = &self.selected else { return };
+        let Some((name, kind)) = &self.selected else { return };
         if let Some((opened, at)) = &mut self.opened {
             *opened = entries;
-            opened.retain(|entry| entry.name == *name && entry.range.is_some() == *ranges);
+            opened.retain(|entry| entry.name == *name && entry.kind() == *kind);
             opened.sort_by_key(|entry| (entry.state == EntryState::Waiting, std::cmp::Reverse(entry.age)));
             *at = (*at).min(opened.len().saturating_sub(1));
         }
@@ -262,7 +260,7 @@ impl Screen {
 }
 
 fn selected(heat: &Heat) -> Selected {
-    (heat.name.clone(), heat.ranges)
+    (heat.name.clone(), heat.kind)
 }
 
 const fn by(sort: Sort) -> &'static str {
@@ -306,7 +304,7 @@ mod tests {
 
     fn screen(locks: &[&str]) -> Screen {
         let mut screen = Screen::new("shm:", Sort::Name, false);
-        screen.set_picture(Picture::of(locks.iter().map(|text| Heat::none(name(text), false))));
+        screen.set_picture(Picture::of(locks.iter().map(|text| Heat::none(name(text), Kind::Keyed))));
         screen
     }
 
@@ -321,9 +319,9 @@ mod tests {
         screen.press(Key::Down);
         screen.press(Key::Char('g'));
         assert!(shown(&screen).contains("> b"));
-        screen.set_picture(Picture::of(["c", "b"].map(|text| Heat::none(name(text), false))));
+        screen.set_picture(Picture::of(["c", "b"].map(|text| Heat::none(name(text), Kind::Keyed))));
         assert!(shown(&screen).contains("> b"));
-        screen.set_picture(Picture::of(["c"].map(|text| Heat::none(name(text), false))));
+        screen.set_picture(Picture::of(["c"].map(|text| Heat::none(name(text), Kind::Keyed))));
         assert!(shown(&screen).contains("> c"), "it is gone");
     }
 

@@ -4,6 +4,7 @@ use crate::started::Started;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// Gone with the test.
 #[allow(dead_code, reason = "not every test program needs all of it")]
@@ -56,8 +57,10 @@ impl Scratch {
 
     /// Waits until `lock` has a waiter.
     pub(crate) fn await_waiter(&self, lock: &str) {
+        let until = Instant::now() + Duration::from_secs(60);
         while !self.listed(lock).iter().any(|entry| entry["state"] == "waiting") {
-            std::thread::yield_now();
+            assert!(Instant::now() < until, "nobody waits for {lock}");
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }

@@ -159,14 +159,23 @@ pub(crate) struct Bound {
     pub(crate) by: u32,
 }
 
-/// The tables of locks that a space has.
+/// What kind of lock it is: a name can stand for one of each, which have nothing to do with each other.
+///
+/// ```
+/// # use lockwright::{LockName, inspect::{Entry, EntryState, Kind}};
+/// let mut entry = Entry::new(LockName::new("gpu")?, EntryState::Held);
+/// assert_eq!(entry.kind(), Kind::Keyed);
+/// entry.range = Some(0..10);
+/// assert_eq!(entry.kind(), Kind::Ranges);
+/// # Ok::<(), lockwright::NameError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Mutexes and reader-writer locks: one lock per name.
     Keyed,
     /// Range locks: many units under one name.
     Ranges,
-    /// Semaphores: a claim on `weight..limit + 1` is for so many of a name's permits (`permits`).
+    /// Semaphores: so many permits under one name. A claim on `weight..limit + 1` is for `weight` of them.
     Semaphores,
 }
 

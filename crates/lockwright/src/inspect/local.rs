@@ -104,16 +104,17 @@ impl Local {
         let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
         let mut seen: HashMap<_, _> = Heat::of(&self.entries()?)
             .into_iter()
-            .map(|heat| ((heat.name.clone(), heat.ranges), heat))
+            .map(|heat| ((heat.name.clone(), heat.kind), heat))
             .collect();
         let mut all = Vec::new();
         for info in self.names()? {
             let Ok(name) = LockName::new(&info.name) else { continue };
-            for kind in [Kind::Keyed, Kind::Ranges] {
-                let ranges = kind == Kind::Ranges;
+            for kind in [Kind::Keyed, Kind::Ranges, Kind::Semaphores] {
                 let mut heat =
-                    seen.remove(&(name.clone(), ranges)).unwrap_or_else(|| Heat::none(name.clone(), ranges));
-                heat.grants = member.releases(kind, info.lock.id)?.saturating_add(heat.holders);
+                    seen.remove(&(name.clone(), kind)).unwrap_or_else(|| Heat::none(name.clone(), kind));
+                // Ranges and permits of a name change one count, which is shown once.
+                let over = if kind == Kind::Semaphores { 0 } else { member.releases(kind, info.lock.id)? };
+                heat.grants = over.saturating_add(heat.holders);
                 if heat.grants > 0 || heat.waiters > 0 {
                     all.push(heat);
                 }

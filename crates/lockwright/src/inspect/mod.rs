@@ -7,6 +7,7 @@ mod cluster;
 mod local;
 mod waits;
 
+pub use crate::backend::Kind;
 pub use cluster::{ClusterInfo, ServedShard};
 pub use local::spaces;
 pub use waits::{Process, Wait, waits};
@@ -89,6 +90,21 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// What kind of lock it is about.
+    ///
+    /// ```
+    /// # use lockwright::{LockName, inspect::{Entry, EntryState, Kind}};
+    /// assert_eq!(Entry::new(LockName::new("a")?, EntryState::Held).kind(), Kind::Keyed);
+    /// # Ok::<(), lockwright::NameError>(())
+    /// ```
+    pub fn kind(&self) -> Kind {
+        match (&self.range, self.permits) {
+            (_, Some(_)) => Kind::Semaphores,
+            (Some(_), None) => Kind::Ranges,
+            (None, None) => Kind::Keyed,
+        }
+    }
+
     /// An entry of which only the lock and the state are known yet: for the server.
     #[doc(hidden)]
     pub fn new(name: LockName, state: EntryState) -> Self {
@@ -144,11 +160,11 @@ pub enum EntryState {
 pub struct Heat {
     /// The lock.
     pub name: LockName,
-    /// Whether it is a range lock.
-    pub ranges: bool,
-    /// How many hold it now.
+    /// What kind of lock it is.
+    pub kind: Kind,
+    /// How many hold it now. Of retained locks, those known to be in use.
     pub holders: u64,
-    /// With how many clients it stays until another client wants it.
+    /// With how many clients it stays until another client wants it, without a word of whether it is in use.
     pub retained: u64,
     /// How many wait for it now.
     pub waiters: u64,
@@ -346,7 +362,8 @@ impl Inspector {
     }
 
     /// What the locks in use have seen; the busiest first. On shared memory grants are counted since the lock was last
-    /// recovered, and nobody counts waits: `contended` and `waited` are zero there.
+    /// recovered, those of a name's semaphore with those of its ranges, and nobody counts waits: `contended` and `waited` are zero
+    /// there.
     ///
     /// # Errors
     /// If the space cannot be used.
@@ -441,9 +458,9 @@ impl Inspector {
 
 impl Heat {
     #[doc(hidden)]
-    pub fn none(name: LockName, ranges: bool) -> Self {
+    pub fn none(name: LockName, kind: Kind) -> Self {
         let (holders, retained, waiters, grants, contended) = (0, 0, 0, 0, 0);
-        Self { name, ranges, holders, retained, waiters, grants, contended, waited: Duration::ZERO }
+        Self { name, kind, holders, retained, waiters, grants, contended, waited: Duration::ZERO }
     }
 
     /// What can be seen of locks by who holds them and waits for them.
@@ -451,15 +468,18 @@ impl Heat {
     pub fn of(entries: &[Entry]) -> Vec<Self> {
         let mut heat: Vec<Self> = Vec::new();
         for entry in entries {
-            let ranges = entry.range.is_some();
-            if heat.last().is_none_or(|last| last.name != entry.name || last.ranges != ranges) {
-                heat.push(Self::none(entry.name.clone(), ranges));
+            let kind = entry.kind();
+            let mut of_name = heat.iter().rev().take_while(|seen| seen.name == entry.name);
+            let behind = of_name.position(|seen| seen.kind == kind);
+            if behind.is_none() {
+                heat.push(Self::none(entry.name.clone(), kind));
             }
-            let last = heat.last_mut().expect("just seen to");
+            let at = heat.len() - 1 - behind.unwrap_or(0);
+            let seen = &mut heat[at];
             match entry.state {
-                EntryState::Waiting => last.waiters += 1,
-                EntryState::Held => last.holders += 1,
-                EntryState::Retained => last.retained += 1,
+                EntryState::Waiting => seen.waiters += 1,
+                EntryState::Held => seen.holders += 1,
+                EntryState::Retained => seen.retained += 1,
             }
         }
         heat.sort_by_key(|heat| std::cmp::Reverse(heat.waiters));

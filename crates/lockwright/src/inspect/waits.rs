@@ -57,8 +57,8 @@ pub struct Wait {
     pub deadlocked: bool,
 }
 
-/// Who waits for whom in a listing. A process waits for every holder that stands in its way; one that no holder keeps out waits
-/// for those before it in the queue. `is_below(one, two)` says whether process `one` was started under the lock that `two`
+/// Who waits for whom in a listing. A process waits for every holder that stands in its way, and for every client that the
+/// lock is recalled from; one that none of them keeps out waits for those before it in the queue. `is_below(one, two)` says whether process `one` was started under the lock that `two`
 /// holds: then `two` waits for `one` to end.
 ///
 /// ```
@@ -85,10 +85,14 @@ pub fn waits(entries: &[Entry], is_below: impl Fn(&Entry, &Entry) -> bool) -> Ve
         let in_the_way =
             |state| in_state(state).filter(|other| conflict(waiter, other) && !std::ptr::eq(*other, waiter));
         let mut blockers: Vec<_> = in_the_way(EntryState::Held).collect();
+        blockers.extend(in_the_way(EntryState::Retained));
         if blockers.is_empty() {
             blockers.extend(in_the_way(EntryState::Waiting).filter(|other| other.age > waiter.age));
         }
-        waits.extend(blockers.into_iter().map(|blocker| wait(waiter, blocker, lock(waiter))));
+        waits.extend(blockers.into_iter().map(|blocker| {
+            let retained = if blocker.state == EntryState::Retained { ", retained" } else { "" };
+            wait(waiter, blocker, format!("{}{retained}", lock(waiter)))
+        }));
         for holder in in_state(EntryState::Held) {
             if (&holder.host, holder.pid) != (&waiter.host, waiter.pid) && is_below(waiter, holder) {
                 waits.push(wait(holder, waiter, format!("has {}, runs it", lock(holder))));
@@ -184,5 +188,18 @@ mod tests {
         let entries =
             [entry("a", Held, 1, 9, true), entry("a", Waiting, 2, 8, false), entry("a", Waiting, 3, 7, true)];
         assert_eq!(lines(&entries), ["2 1 a", "3 2 a"]);
+    }
+
+    #[test]
+    fn a_client_that_keeps_what_is_waited_for_is_waited_for() {
+        use EntryState::{Retained, Waiting};
+        let entries = [
+            entry("a", Retained, 1, 9, true),
+            entry("a", Waiting, 2, 8, false),
+            entry("a", Waiting, 3, 7, false),
+            entry("b", Retained, 1, 9, true),
+            entry("b", Waiting, 2, 8, true),
+        ];
+        assert_eq!(lines(&entries), ["2 1 a, retained", "3 1 a, retained"]);
     }
 }

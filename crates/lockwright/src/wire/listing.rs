@@ -2,7 +2,7 @@
 //!
 //! What this file must not do: trust the bytes. What cannot be read ends the listing.
 
-use crate::inspect::{Entry, EntryState, Heat, Permits};
+use crate::inspect::{Entry, EntryState, Heat, Kind, Permits};
 use crate::name::LockName;
 use std::time::Duration;
 
@@ -52,7 +52,11 @@ impl Writer {
         if self.0.len() >= MOST {
             return;
         }
-        self.0.push(u8::from(heat.ranges));
+        self.0.push(match heat.kind {
+            Kind::Keyed => 0,
+            Kind::Ranges => 1,
+            Kind::Semaphores => 2,
+        });
         let counts = [heat.holders, heat.retained, heat.waiters, heat.grants, heat.contended];
         counts.into_iter().chain([nanos(heat.waited)]).for_each(|number| self.number(number));
         self.bytes(heat.name.as_bytes());
@@ -116,14 +120,19 @@ impl Reader<'_> {
 
     /// What the next lock has seen.
     pub fn heat(&mut self) -> Option<Heat> {
-        let ranges = *self.take(1)?.first()? == 1;
+        let kind = match *self.take(1)?.first()? {
+            0 => Kind::Keyed,
+            1 => Kind::Ranges,
+            2 => Kind::Semaphores,
+            _ => return None,
+        };
         let mut counts = [0; 6];
         for count in &mut counts {
             *count = self.number()?;
         }
         let [holders, retained, waiters, grants, contended, waited] = counts;
         let (name, waited) = (LockName::new(self.bytes()?).ok()?, Duration::from_nanos(waited));
-        Some(Heat { name, ranges, holders, retained, waiters, grants, contended, waited })
+        Some(Heat { name, kind, holders, retained, waiters, grants, contended, waited })
     }
 }
 
@@ -160,7 +169,7 @@ mod tests {
         };
         let heat = Heat {
             name: LockName::new("x").unwrap(),
-            ranges: true,
+            kind: Kind::Semaphores,
             holders: 1,
             retained: 6,
             waiters: 2,

@@ -11,8 +11,9 @@
 //! A try waits for at most [`ANSWER`], since a client that is stopped says nothing.
 
 use super::{ClientId, CoreRequest, Kind, LockTable, Stage, slot};
+use crate::directory::Lock;
 use crate::retention::Policy;
-use crate::session::{RetainedGrant, Space};
+use crate::session::{RequestRecord, RetainedGrant, Space};
 use lockwright::wire::{RequestId, Response};
 use lockwright_fabric::observe::Mode;
 use std::time::{Duration, Instant};
@@ -115,6 +116,16 @@ impl LockTable {
                 session.say(&Response::Recall { id: *id });
             }
         }
+    }
+
+    /// How many clients keep a lock without having said that they use it.
+    pub(crate) fn kept_without_word(&self, lock: &Lock) -> u64 {
+        let says_nothing = |(peer, id): &&(u32, RequestId)| {
+            let session = self.sessions.get(*peer as usize).and_then(Option::as_ref);
+            let request = session.and_then(|session| session.slots.get(slot(*id) as usize)?.as_ref());
+            request.is_some_and(RequestRecord::is_retained)
+        };
+        lock.retained.iter().filter(says_nothing).count() as u64
     }
 
     /// Whether a try waits: all that is in its way stays with clients, who have not said that they use it.

@@ -101,7 +101,7 @@ function tiles(seen, past) {
   for (const [label, value, text] of [
     ['grants a second', rate, isFinite(rate) ? count(rate) : '–'],
     ['waiting', seen.waiting, count(seen.waiting)],
-    ['held', seen.held, count(seen.held)],
+    ['held', seen.held, count(seen.held) + (seen.retained ? ` + ${count(seen.retained)} retained` : '')],
     ['mean wait', wait, duration(wait)],
     ['names in use', seen.names, count(seen.names)],
   ]) tile(label, value, text);
@@ -129,29 +129,50 @@ function locks(seen, past) {
   const shown = seen.locks ?? [];
   at('found').textContent = shown.length < (seen.found ?? 0)
     ? `The busiest ${shown.length} of ${count(seen.found)}; search for others.` : `${count(seen.found ?? 0)} found.`;
-  // The focus survives: rows are kept, and only their cells change.
-  const body = at('locks');
-  const rows = new Map([...body.rows].map(row => [row.dataset.id, row]));
-  shown.forEach((lock, place) => {
-    let row = rows.get(String(lock.id));
-    if (!row) {
-      const button = make('button', lock.name, { type: 'button' });
-      button.onclick = () => choose(lock);
-      row = make('tr', [make('td', button, { class: 'name' }), ...Array.from({ length: 5 }, () => make('td'))], { 'data-id': lock.id });
-    }
-    rows.delete(String(lock.id));
+  const begin = lock => {
+    const button = make('button', lock.name, { type: 'button' });
+    button.onclick = () => choose(lock);
+    return [make('td', button, { class: 'name' }), ...Array.from({ length: 5 }, () => make('td'))];
+  };
+  fill(at('locks'), shown, lock => String(lock.id), begin, lock => {
     const before = state.lastGrants.get(lock.id);
     const rate = past && before !== undefined ? Math.max(0, lock.grants - before) / past.seconds : NaN;
-    const cells = [
-      lock.holders ? count(lock.holders) + (lock.ranges ? ' ranges' : '') : 'free', count(lock.waiters),
-      isFinite(rate) ? count(rate) : '–', count(lock.grants),
-      lock.contended ? duration(lock.waited_seconds / lock.contended) : '–',
+    const holders = [
+      lock.holders ? count(lock.holders) + (lock.ranges ? ' ranges' : lock.semaphore ? ' with permits' : '') : '',
+      lock.retained ? `${count(lock.retained)} retained` : '',
     ];
-    cells.forEach((text, cell) => { row.cells[cell + 1].textContent = text; });
-    row.cells[2].classList.toggle('waited', lock.waiters > 0);
+    return [
+      null, holders.filter(text => text).join(', ') || 'free', count(lock.waiters), isFinite(rate) ? count(rate) : '–',
+      count(lock.grants), lock.contended ? duration(lock.waited_seconds / lock.contended) : '–',
+    ];
+  });
+  shown.forEach((lock, place) => at('locks').rows[place].cells[2].classList.toggle('waited', lock.waiters > 0));
+}
+
+/// Shows `items` as rows. A row stays for as long as its key does, and only the text of its cells changes (`null`: not at all), so
+/// that the focus survives and a button that is being pressed is not replaced.
+function fill(body, items, keyOf, begin, textsOf) {
+  const focused = document.activeElement;
+  const left = new Map([...body.rows].map(row => [row.dataset.key, row]));
+  const times = new Map();
+  const rows = items.map(item => {
+    const nth = times.get(keyOf(item)) ?? 0;
+    times.set(keyOf(item), nth + 1);
+    const key = `${nth} ${keyOf(item)}`;
+    const row = left.get(key) ?? make('tr', begin(item), { 'data-key': key });
+    left.delete(key);
+    row.item = item;
+    textsOf(item).forEach((text, cell) => {
+      if (text !== null && row.cells[cell].textContent !== String(text)) row.cells[cell].textContent = text;
+    });
+    return row;
+  });
+  for (const row of left.values()) row.remove();
+  rows.forEach((row, place) => {
     if (body.rows[place] !== row) body.insertBefore(row, body.rows[place] ?? null);
   });
-  for (const row of rows.values()) row.remove();
+  // A row that was moved has lost it.
+  if (document.activeElement !== focused && body.contains(focused)) focused.focus();
 }
 
 function choose(lock) {
@@ -168,24 +189,29 @@ function choose(lock) {
 }
 
 function details(seen) {
-  const entries = seen.entries ?? [];
-  at('entries').replaceChildren(...entries.map(entry => {
-    const mode = (entry.shared ? 'shared' : 'exclusive') + (entry.range ? ` ${entry.range.join('..')}` : '');
-    const cells = [entry.state, mode, duration(entry.seconds), entry.pid, entry.host, entry.program, entry.token ?? ''];
-    const row = make('tr', cells.map(text => make('td', String(text))));
-    const action = make('td');
-    if (entry.state === 'held' && state.mayBreak) {
+  const cells = length => Array.from({ length }, () => make('td'));
+  const key = entry => `${state.mayBreak} ${entry.token ?? `${entry.pid}@${entry.host} ${mode(entry)}`}`;
+  const begin = entry => {
+    const row = cells(8);
+    if (entry.token !== null && state.mayBreak) {
       const button = make('button', 'Break…', { type: 'button', 'aria-label': `Break the grant with token ${entry.token}` });
-      button.onclick = () => confirmBreak(entry);
-      action.append(button);
+      button.onclick = () => confirmBreak(button.closest('tr').item);
+      row[7].append(button);
     }
-    row.append(action);
     return row;
-  }));
-  at('history').replaceChildren(...(seen.history ?? []).map(grant => make('tr', [
-    `${duration(grant.ago)} ago`, grant.token, grant.shared ? 'shared' : 'exclusive',
-    `${grant.program} ${grant.pid}@${grant.host}`, duration(grant.seconds), grant.end,
-  ].map(text => make('td', String(text))))));
+  };
+  fill(at('entries'), seen.entries ?? [], key, begin, entry => [
+    entry.state, mode(entry), duration(entry.seconds), entry.pid, entry.host, entry.program, entry.token ?? '', null,
+  ]);
+  fill(at('history'), seen.history ?? [], grant => String(grant.token), () => cells(6), grant => [
+    `${duration(grant.ago)} ago`, grant.token, mode(grant), `${grant.program} ${grant.pid}@${grant.host}`,
+    duration(grant.seconds), grant.end,
+  ]);
+}
+
+function mode({ shared, range, permits }) {
+  if (permits) return `${permits[0]} of ${count(permits[1])} permits`;
+  return (shared ? 'shared' : 'exclusive') + (range ? ` ${range.join('..')}` : '');
 }
 
 function confirmBreak(entry) {

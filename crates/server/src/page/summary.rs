@@ -1,9 +1,10 @@
 //! What one space looks like at this moment: the locks that matter most, who holds and waits for them, who waits for whom.
 //!
-//! Bounded, however many locks there are: one walk over the names keeps the busiest, one over the requests finds who they are.
+//! Bounded, however many locks there are: one walk over the names keeps the busiest, one over the requests finds who they are. Both
+//! let go of the table every [`CHUNK`] steps, since clients wait for it: what is shown did not hold all at one moment.
 
 use super::hex;
-use crate::directory::{Lock, SpaceNumber};
+use crate::directory::SpaceNumber;
 use crate::dispatcher::Dispatcher;
 use crate::inspection::{entry, upgrade};
 use crate::lock_table::LockTable;
@@ -20,6 +21,9 @@ const LOCKS: usize = 100;
 const ENTRIES: usize = 1000;
 const WAITS: usize = 200;
 
+/// Names or requests that are looked at before others get the table: less than a millisecond.
+const CHUNK: usize = 1024;
+
 /// What a page asks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Question {
@@ -32,12 +36,13 @@ pub(super) struct Question {
 
 impl Question {
     pub(super) fn answer(&self, dispatcher: &Dispatcher) -> Value {
-        let table = dispatcher.lock_table();
+        let mut table = dispatcher.lock_table();
         let counts = table.totals.counts();
         let mut answer = json!({
             "names": table.directory.in_use(),
             "sessions": table.totals.sessions,
-            "held": table.totals.now.holders,
+            "held": table.totals.now.holders - table.totals.retained,
+            "retained": table.totals.retained,
             "waiting": table.totals.now.waiters,
             "grants": counts.grants,
             "waits": counts.waits,
@@ -45,9 +50,20 @@ impl Question {
             "recovering": table.is_recovering(),
         });
         let Some(space) = table.directory.find_space(&self.space) else { return answer };
-        let Busiest { ids, found } = busiest(&table, space, &self.text, self.lock.as_deref());
-        let entries = entries(&table, &ids);
-        let locks: Vec<_> = ids.iter().map(|id| line(*id, table.directory.lock(*id))).collect();
+        let mut names = Names::new(space, &self.text, self.lock.as_deref());
+        while names.step(&table) {
+            drop(table);
+            table = dispatcher.lock_table();
+        }
+        let Busiest { mut ids, found } = names.busiest();
+        let mut requests = Requests::of(&ids);
+        while requests.step(&table) {
+            drop(table);
+            table = dispatcher.lock_table();
+        }
+        let entries = requests.entries();
+        ids.retain(|id| table.directory.find(*id).is_some());
+        let locks: Vec<_> = ids.iter().map(|id| line(&table, *id)).collect();
         let past = self.lock.as_deref().map_or_else(Vec::new, |lock| past(&table, &ids, lock));
         // The rest needs no lock, and the server has other things to do.
         drop(table);
@@ -70,61 +86,121 @@ struct Busiest {
     found: u64,
 }
 
-/// The locks of a space to be shown: those most waited for, then those held, then those used most.
-fn busiest(table: &LockTable, space: SpaceNumber, text: &[u8], chosen: Option<&[u8]>) -> Busiest {
-    let fits = |lock: &Lock| {
-        let name = lock.name.as_bytes();
-        text.is_empty() || name.windows(text.len()).any(|part| part == text)
-    };
-    let (mut heap, mut found, mut extra) = (BinaryHeap::new(), 0, Vec::new());
-    for (id, lock) in table.directory.with_ids(space) {
-        if chosen == Some(lock.name.as_bytes()) {
-            extra.push(id);
-        }
-        if !fits(lock) {
-            continue;
-        }
-        found += 1;
-        heap.push(Reverse((lock.now.waiters, lock.now.holders, lock.grants, id)));
-        if heap.len() > LOCKS {
-            heap.pop();
-        }
-    }
-    // Reversed twice: the busiest first.
-    let mut ids: Vec<_> = heap.into_sorted_vec().into_iter().map(|Reverse((_, _, _, id))| id).collect();
-    extra.retain(|id| !ids.contains(id));
-    ids.extend(extra);
-    Busiest { ids, found }
+/// A walk over the names of a space, for the locks to be shown: those most waited for, then those held, then those used most.
+struct Names<'a> {
+    space: SpaceNumber,
+    text: &'a [u8],
+    chosen: Option<&'a [u8]>,
+    heap: BinaryHeap<Reverse<(u64, u64, u64, u64)>>,
+    found: u64,
+    extra: Vec<u64>,
+    /// Where to go on.
+    next: u64,
 }
 
-/// Who holds these locks and who waits for them.
-fn entries(table: &LockTable, ids: &[u64]) -> Vec<Entry> {
-    let (now, wanted) = (Instant::now(), ids.iter().copied().collect::<HashSet<_>>());
-    let mut entries = Vec::new();
-    for session in table.sessions.iter().flatten() {
-        for request in session.slots.iter().flatten() {
-            let Some(id) = request.lock.filter(|id| wanted.contains(id)) else { continue };
-            if entries.len() >= LOCKS * ENTRIES {
-                return entries;
+impl<'a> Names<'a> {
+    fn new(space: SpaceNumber, text: &'a [u8], chosen: Option<&'a [u8]>) -> Self {
+        let (heap, extra) = (BinaryHeap::new(), Vec::new());
+        Self { space, text, chosen, heap, found: 0, extra, next: 0 }
+    }
+
+    /// Looks at [`CHUNK`] names. `true` if there are more.
+    fn step(&mut self, table: &LockTable) -> bool {
+        let (ids, next) = table.directory.some_ids(self.next, CHUNK);
+        for id in ids {
+            let Some(lock) = table.directory.find(*id).filter(|lock| lock.space == self.space) else {
+                continue;
+            };
+            let name = lock.name.as_bytes();
+            if self.chosen == Some(name) {
+                self.extra.push(*id);
             }
-            let lock = table.directory.lock(id);
-            let entry = entry(session, request, lock, now);
-            entries.extend(upgrade(request, &entry, now));
-            entries.push(entry);
+            if !self.text.is_empty() && !name.windows(self.text.len()).any(|part| part == self.text) {
+                continue;
+            }
+            self.found += 1;
+            self.heap.push(Reverse((lock.now.waiters, lock.now.holders, lock.grants, *id)));
+            if self.heap.len() > LOCKS {
+                self.heap.pop();
+            }
         }
+        self.next = next.unwrap_or(self.next);
+        next.is_some()
     }
-    entries.sort_by_key(|entry| (entry.state, Reverse(entry.age)));
-    entries
+
+    fn busiest(mut self) -> Busiest {
+        // Reversed twice: the busiest first.
+        let mut ids: Vec<_> =
+            self.heap.into_sorted_vec().into_iter().map(|Reverse((_, _, _, id))| id).collect();
+        self.extra.retain(|id| !ids.contains(id));
+        ids.extend(self.extra);
+        Busiest { ids, found: self.found }
+    }
 }
 
-fn line(id: u64, lock: &Lock) -> Value {
+/// A walk over all requests, for those who hold these locks and wait for them.
+struct Requests {
+    wanted: HashSet<u64>,
+    entries: Vec<Entry>,
+    /// Where to go on: session and slot.
+    next: (usize, usize),
+}
+
+impl Requests {
+    fn of(ids: &[u64]) -> Self {
+        Self { wanted: ids.iter().copied().collect(), entries: Vec::new(), next: (0, 0) }
+    }
+
+    /// Looks at [`CHUNK`] sessions and requests. `true` if there are more.
+    fn step(&mut self, table: &LockTable) -> bool {
+        let (now, (mut at, mut from)) = (Instant::now(), self.next);
+        let mut left = CHUNK;
+        while let Some(session) = table.sessions.get(at) {
+            let slots = session.as_ref().map_or(&[][..], |session| &session.slots);
+            let some = slots.iter().skip(from).take(left);
+            for request in some.flatten() {
+                let Some(id) = request.lock.filter(|id| self.wanted.contains(id)) else { continue };
+                if self.entries.len() >= LOCKS * ENTRIES {
+                    return false;
+                }
+                let (Some(lock), Some(session)) = (table.directory.find(id), session) else { continue };
+                let entry = entry(session, request, lock, now);
+                self.entries.extend(upgrade(request, &entry, now));
+                self.entries.push(entry);
+            }
+            if slots.len().saturating_sub(from) > left {
+                self.next = (at, from + left);
+                return true;
+            }
+            left -= slots.len().saturating_sub(from);
+            (at, from) = (at + 1, 0);
+            // An empty session takes a moment, too.
+            left = left.saturating_sub(1);
+            if left == 0 {
+                self.next = (at, 0);
+                return true;
+            }
+        }
+        false
+    }
+
+    fn entries(mut self) -> Vec<Entry> {
+        self.entries.sort_by_key(|entry| (entry.state, Reverse(entry.age)));
+        self.entries
+    }
+}
+
+fn line(table: &LockTable, id: u64) -> Value {
+    let lock = table.directory.lock(id);
+    let retained = table.kept_without_word(lock);
     json!({
         "id": id,
         "lock": hex(lock.name.as_bytes()),
         "name": lock.name.to_string(),
         "ranges": lock.kind == Kind::Ranges,
         "semaphore": lock.kind == Kind::Semaphores,
-        "holders": lock.now.holders,
+        "holders": lock.now.holders - retained,
+        "retained": retained,
         "waiters": lock.now.waiters,
         "grants": lock.grants,
         "contended": lock.contended,
@@ -136,6 +212,7 @@ fn process(entry: &Entry) -> Value {
     json!({
         "state": match entry.state {
             EntryState::Held => "held",
+            EntryState::Retained => "retained",
             _ => "waiting",
         },
         "shared": entry.shared,
@@ -201,10 +278,15 @@ mod tests {
         let names = |seen: &Busiest| -> Vec<_> {
             seen.ids.iter().map(|id| table.directory.lock(*id).name.to_string()).collect()
         };
-        let all = busiest(&table, space, b"", None);
+        let busiest = |text, chosen| {
+            let mut names = Names::new(space, text, chosen);
+            while names.step(&table) {}
+            names.busiest()
+        };
+        let all = busiest(b"", None);
         assert_eq!((all.found, all.ids.len()), (50_000, LOCKS));
         assert_eq!(names(&all)[..2], ["lock/7", "lock/49999"], "who is waited for comes first");
-        let some = busiest(&table, space, b"/4242", Some(b"lock/1"));
+        let some = busiest(b"/4242", Some(b"lock/1"));
         assert_eq!(some.found, 11);
         assert!(names(&some).contains(&"lock/4242".to_owned()));
         assert_eq!(names(&some).last().unwrap(), "lock/1", "the chosen one is always there");

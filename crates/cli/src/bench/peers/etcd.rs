@@ -46,6 +46,10 @@ impl Peer for Etcd {
         true
     }
 
+    fn note(&self) -> Option<&'static str> {
+        Some("spoken to by its JSON gateway, which passes every call on by gRPC: a Go client saves that step")
+    }
+
     fn offers(&self) -> Offers {
         Offers { waits: true, ..Offers::default() }
     }

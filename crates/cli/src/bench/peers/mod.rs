@@ -25,6 +25,7 @@ mod memory;
 mod own;
 mod postgres;
 mod process;
+mod pthread;
 mod redis;
 mod redlock;
 mod report;
@@ -42,8 +43,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// All that can be named, in the order of the table.
-pub(super) const NAMES: [&str; 8] =
-    ["redis", "redlock", "etcd", "postgres", "zookeeper", "flock", "fcntl", "parking_lot"];
+pub(super) const NAMES: [&str; 9] =
+    ["redis", "redlock", "etcd", "postgres", "zookeeper", "flock", "fcntl", "pthread", "parking_lot"];
 
 /// What a peer has besides locks that are taken and given back.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,6 +77,10 @@ pub(super) trait Peer: Sync {
     }
     /// How long it keeps the lock of a client that is silent, as it is set up here; `None`: for ever.
     fn lets_go_after(&self) -> Option<Duration>;
+    /// What a reader of its figures has to know.
+    fn note(&self) -> Option<&'static str> {
+        None
+    }
     /// Connects one client.
     fn connect(&self) -> Result<Box<dyn Locker>>;
 }
@@ -172,6 +177,7 @@ fn start(name: &str) -> Result<Result<Box<dyn Peer>, String>> {
         "zookeeper" => zookeeper::start()?,
         "flock" => Ok(Box::new(file::Files::new(file::Call::Flock)?)),
         "fcntl" => Ok(Box::new(file::Files::new(file::Call::Fcntl)?)),
+        "pthread" => Ok(Box::new(pthread::Pthread::new()?)),
         "parking_lot" => Ok(Box::new(memory::Memory::default())),
         other => bail!("{other} is none of {}", NAMES.join(", ")),
     })
@@ -187,6 +193,7 @@ pub(super) fn hold(name: &str, address: &str, lock: &str, file: &str) -> Result<
         "zookeeper" => zookeeper::at(address)?,
         "flock" => file::at(file::Call::Flock, address),
         "fcntl" => file::at(file::Call::Fcntl, address),
+        "pthread" => pthread::at(address),
         own => own::at(own, address)?,
     };
     faults::hold(&*peer, lock, Path::new(file))

@@ -55,7 +55,7 @@ const BANK: &str = "two locks, each handed over if it is contended";
 const GUESS: &str =
     "a guess of the server that a lock should stay, which is wrong if others want it: one recall";
 
-const GOALS: [Goal; 9] = [
+const GOALS: [Goal; 10] = [
     goal(
         "a lock that stays with its client, against parking_lot",
         Workload::Own(1),
@@ -113,6 +113,14 @@ const GOALS: [Goal; 9] = [
         BANK,
     ),
     goal(
+        "the bank, against redlock: what is aimed for",
+        Workload::Bank(8),
+        own::RETAINED,
+        &["redlock"],
+        Bound::Times(33.0),
+        BANK,
+    ),
+    goal(
         "zipf, half of it writes: locks that may stay, against locks that may not",
         Workload::Zipf { clients: 64, writes_percent: 50 },
         own::RETAINED,
@@ -159,6 +167,13 @@ impl Report<'_> {
             self.cells_as_json(out)?;
         } else {
             self.cells_as_text(out)?;
+        }
+        for (peer, note) in self.peers.iter().filter_map(|peer| Some((peer.name(), peer.note()?))) {
+            if as_json {
+                writeln!(out, "{}", json!({ "noted": peer, "note": note }))?;
+            } else {
+                writeln!(out, "{peer}: {note}")?;
+            }
         }
         let mut clean = true;
         for goal in &GOALS {

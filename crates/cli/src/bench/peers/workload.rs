@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | own name | locks and unlocks a name of its own | locks |
 //! | hot name | locks and unlocks the same name as all others | locks |
-//! | zipf | locks and unlocks one of a million names, chosen by Zipf's law with 0.99; some writes, the rest reads | readers |
+//! | zipf | locks and unlocks one of a million names, chosen by Zipf's law with 0.99; some writes, the rest reads; counted when warm | readers |
 //! | ranges | locks and unlocks a range of at most 64 of 4,096 units | ranges |
 //! | bank | moves money between two of a thousand accounts with both locked, in the order of their names | locks |
 //!
@@ -52,6 +52,11 @@ impl Workload {
             Self::Ranges(clients) => format!("ranges, {clients}"),
             Self::Bank(clients) => format!("bank, {clients}"),
         }
+    }
+
+    /// For how many times as long as is counted clients work before. Which names stay with whom takes a while to be found out.
+    const fn warms_up(self) -> u32 {
+        matches!(self, Self::Zipf { .. }) as u32 * 3
     }
 
     /// Whether `peer` has what this needs.
@@ -104,6 +109,8 @@ impl Random {
 struct Run {
     workload: Workload,
     begun: Barrier,
+    /// Cycles count from now on.
+    warm: AtomicBool,
     stop: AtomicBool,
     balances: Vec<AtomicU64>,
 }
@@ -114,6 +121,7 @@ pub(super) fn rate(peer: &dyn Peer, workload: Workload, time: Duration) -> Resul
     let run = Run {
         workload,
         begun: Barrier::new(workload.clients() + 1),
+        warm: AtomicBool::new(false),
         stop: AtomicBool::new(false),
         balances: (0..accounts).map(|_| AtomicU64::new(BALANCE)).collect(),
     };
@@ -129,6 +137,8 @@ pub(super) fn rate(peer: &dyn Peer, workload: Workload, time: Duration) -> Resul
             })
             .collect();
         run.begun.wait();
+        std::thread::sleep(time * workload.warms_up());
+        run.warm.store(true, Relaxed);
         let began = Instant::now();
         std::thread::sleep(time);
         run.stop.store(true, Relaxed);
@@ -156,8 +166,12 @@ impl Run {
             Workload::Own(_) => format!("own-{number}"),
             _ => "hot".to_owned(),
         };
-        let mut cycles = 0;
-        while !self.stop.load(Relaxed) {
+        let (mut cycles, mut warm) = (0, false);
+        // Every client does one cycle at least: on a busy machine a short window may be over before a thread has begun.
+        loop {
+            if !warm && self.warm.load(Relaxed) {
+                (cycles, warm) = (0, true);
+            }
             match self.workload {
                 Workload::Own(_) | Workload::Hot(_) => {
                     locker.lock(&name, Mode::Exclusive)?;
@@ -179,8 +193,10 @@ impl Run {
                 Workload::Bank(_) => self.transfer(locker, &mut random)?,
             }
             cycles += 1;
+            if self.stop.load(Relaxed) {
+                return Ok(cycles);
+            }
         }
-        Ok(cycles)
     }
 
     /// Two-phase locking: both accounts, then the transfer, then both are unlocked.
