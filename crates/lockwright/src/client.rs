@@ -12,7 +12,7 @@ pub(crate) use self::address::Address;
 pub(crate) use self::address::TransportKind;
 pub use self::open::Open;
 
-use crate::backend::{Backend, Kind, StopTime};
+use crate::backend::{Backend, Kind, SpaceIdentity, StopTime};
 use crate::election::Noted;
 use crate::error::{HandleError, LockError, OpenError};
 use crate::lock::core::Core;
@@ -367,6 +367,11 @@ impl Client {
     /// The pid of the owner, if that is another process.
     pub(crate) fn check(&self) -> Result<(), u32> {
         self.shared.check()
+    }
+
+    /// Which space it has opened, whatever the address.
+    pub(crate) fn identity(&self) -> SpaceIdentity {
+        self.shared.space.identity()
     }
 
     pub(crate) fn address(&self) -> &str {

@@ -1,6 +1,8 @@
 //! What the library shares with the server beside the [messages](crate::wire): no part of the API, and it changes without notice.
 
 pub use crate::backend::Refused;
+use crate::backend::SpaceIdentity;
+use crate::client::Client;
 pub use crate::one_sided::asymmetric::{self, RemoteLocks, server_client};
 pub use crate::one_sided::backend::bind as bind_local;
 pub use crate::one_sided::holders::{
@@ -23,6 +25,19 @@ pub fn label() -> String {
 pub mod fiss {
     pub use crate::remote::fiss::wire::*;
     pub use crate::remote::fiss::{MACHINES, params};
+}
+
+/// Which space a client has opened: the same text in every process that has it open, whatever the address.
+pub fn space_of(client: &Client) -> String {
+    client.identity().to_string()
+}
+
+/// The number of the shared memory that a client has opened.
+pub fn memory_of(client: &Client) -> Option<u128> {
+    match client.identity() {
+        SpaceIdentity::Shm(number) => Some(number),
+        _ => None,
+    }
 }
 
 /// Where things are in the memory of a one-sided space.

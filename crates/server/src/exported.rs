@@ -66,6 +66,11 @@ impl Exported {
         Ok(Self { address: address.to_owned(), client: Client::open(address).wait()? })
     }
 
+    /// The number of its memory.
+    pub(super) fn identity(&self) -> Option<u128> {
+        lockwright::internal::memory_of(&self.client)
+    }
+
     pub(super) fn handle(&self, kind: Kind, name: &LockName) -> Result<Handle, HandleError> {
         match kind {
             Kind::Keyed => self.client.rwlock(name.as_bytes()).map(Handle::Keyed),

@@ -249,8 +249,8 @@ impl LockTable {
             Request::Claimed { key } => self.all_claimed(key),
             Request::Stopped { key } => self.release_all(peer, key),
             Request::Identify { id } => {
-                let server = self.durable.id();
-                self.say(peer, &Response::Server { id, server });
+                let identity = self.identity(peer);
+                self.say(peer, &Response::Identity { id, identity });
             }
             Request::List { id } => self.answer_in_pages(peer, id, Self::list),
             Request::Heat { id } => self.answer_in_pages(peer, id, Self::list_heat),

@@ -6,9 +6,9 @@ mod apart;
 
 use apart::{TASK, eventually, holder};
 use lockwright::inspect::{EntryState, Inspector};
-use lockwright::{Client, GuardState, HandleError};
+use lockwright::{Client, GuardState, HandleError, LockError, LockSet};
 use lockwright_fabric::backend::shm::space_path;
-use lockwright_server::{ServeError, Server, ServerOptions};
+use lockwright_server::{ServeError, Server};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::Write;
@@ -47,16 +47,20 @@ impl Drop for Local {
 }
 
 fn serve(name: &str) -> Result<Server, ServeError> {
-    let options = ServerOptions::default()
-        .listen("127.0.0.1:0".parse().unwrap())
-        .heartbeat(Duration::from_millis(100))
-        .grace(Duration::from_millis(700));
-    Server::start(options.lend_local(name, 4).unwrap())
+    Server::start(apart::options().lend_local(name, 4).unwrap())
 }
 
 fn states(address: &str) -> Vec<EntryState> {
     let entries = Inspector::open(address).unwrap().entries().unwrap();
     entries.iter().map(|entry| entry.state).collect()
+}
+
+#[test]
+fn a_set_knows_a_lock_by_either_way_to_it() {
+    let space = Local::new("either");
+    let [here, there] = space.both().map(|client| client.mutex("a").unwrap());
+    let both = LockSet::new().lock(&here).lock(&there).timeout(Duration::from_secs(1)).acquire().wait();
+    assert!(matches!(both, Err(LockError::Duplicate { .. })), "{both:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 mod apart;
 
-use apart::{LONG, Scratch, TASK, address, client, eventually, holder, options};
+use apart::{Scratch, TASK, address, client, eventually, holder, lasting, options, restart, server};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{ChangeError, Client, GuardState, Mutex, MutexGuard, RwLock, TryLockError};
 use lockwright_server::Server;
@@ -308,16 +308,13 @@ fn nothing_stays_where_the_server_the_space_or_the_client_says_so() {
 #[test]
 fn after_a_restart_what_is_in_use_is_claimed_and_what_is_not_is_free() {
     let state = Scratch::new("retained-restart");
-    let with = || options().grace(Duration::from_secs(5)).state(&state.0);
-    let server = Server::start(with()).unwrap();
+    let server = Server::start(lasting(&state)).unwrap();
     let (one, two) = (client(&server), client(&server));
     let (used, unused) = (one.mutex("used").unwrap(), one.mutex("unused").unwrap());
     use_often(&used);
     let last = use_often(&unused);
     let guard = used.lock().wait().unwrap();
-    let listen = server.address();
-    drop(server);
-    let server = Server::start(with().listen(listen)).unwrap();
+    let server = restart(server, lasting(&state));
     let token = two.mutex("unused").unwrap().lock().wait().unwrap().token();
     assert!(token > last);
     eventually("it is claimed", || guard.state() == GuardState::Held);

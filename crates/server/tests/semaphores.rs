@@ -2,7 +2,7 @@
 
 mod apart;
 
-use apart::{Scratch, TASK, address, client, eventually, holder, options, restart, server};
+use apart::{Scratch, TASK, address, client, eventually, holder, lasting, restart, server};
 use lockwright::inspect::Inspector;
 use lockwright::{Client, GuardState, LockError, TryLockError};
 use lockwright_server::Server;
@@ -37,11 +37,11 @@ fn permits_are_counted_across_clients_and_another_limit_is_refused() {
 #[test]
 fn after_a_restart_permits_are_claimed_and_no_more_are_given_out_than_there_are() {
     let state = Scratch::new("semaphore-restart");
-    let server = Server::start(options().state(&state.0)).unwrap();
+    let server = Server::start(lasting(&state)).unwrap();
     let (one, two) = (client(&server), client(&server));
     let held = one.semaphore("gpu", 3).unwrap().acquire_many(2).wait().unwrap();
     let last = two.semaphore("gpu", 3).unwrap().acquire().wait().unwrap();
-    let server = restart(server, &state);
+    let server = restart(server, lasting(&state));
     eventually("both are claimed", || held.state() == GuardState::Held && last.state() == GuardState::Held);
     let three = client(&server).semaphore("gpu", 3).unwrap();
     assert_eq!(three.try_acquire().wait().unwrap_err(), TryLockError::Busy);

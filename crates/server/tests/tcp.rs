@@ -4,10 +4,13 @@
 
 mod apart;
 
-use apart::{LONG, Scratch, address, client, eventually, options, restart, server};
+use apart::{
+    LONG, Scratch, address, client, eventually, impatient, lasting, options, own_address, restart, server,
+};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError, TryLockError};
 use lockwright_fabric::backend::shm::PrivateFolder;
+use lockwright_fabric::random::SplitMix;
 use lockwright_server::{ServeError, Server, ServerOptions};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -180,7 +183,7 @@ fn spaces_of_a_server_are_kept_apart() {
 #[test]
 fn after_a_restart_holders_keep_their_locks_and_nobody_else_gets_them() {
     let state = Scratch::new("restart");
-    let server = Server::start(options().state(&state.0)).unwrap();
+    let server = Server::start(lasting(&state)).unwrap();
     let (one, two) = (client(&server), client(&server));
     let (a, b) = (one.mutex("a").unwrap(), two.mutex("b").unwrap());
     let guard = a.lock().wait().unwrap();
@@ -194,7 +197,7 @@ fn after_a_restart_holders_keep_their_locks_and_nobody_else_gets_them() {
     });
     let inspector = Inspector::open(&address(&server)).unwrap();
     eventually("a client waits", || inspector.entries().unwrap().len() == 3);
-    let server = restart(server, &state);
+    let server = restart(server, lasting(&state));
     assert!(server.began_recovering());
     eventually("the claim is heard", || {
         guard.state() == GuardState::Held && range.state() == GuardState::Held
@@ -218,7 +221,7 @@ fn after_a_restart_holders_keep_their_locks_and_nobody_else_gets_them() {
 #[test]
 fn a_recovery_ends_when_every_holder_has_claimed() {
     let state = Scratch::new("recovery");
-    let options = options().grace(Duration::from_secs(600)).state(&state.0);
+    let options = lasting(&state).grace(Duration::from_secs(600));
     let server = Server::start(options.clone()).unwrap();
     let (one, two, idle) = (client(&server), client(&server), client(&server));
     let held =
@@ -237,7 +240,7 @@ fn a_recovery_ends_when_every_holder_has_claimed() {
 #[test]
 fn who_comes_back_too_late_has_lost_its_lock() {
     let state = Scratch::new("late");
-    let server = Server::start(options().state(&state.0)).unwrap();
+    let server = Server::start(impatient().listen(own_address()).state(&state.0)).unwrap();
     let one = client(&server);
     let guard = one.mutex("a").unwrap().lock().wait().unwrap();
     let lost = guard.lost();
@@ -245,11 +248,11 @@ fn who_comes_back_too_late_has_lost_its_lock() {
     drop(server);
     // Two restarts pass the client by: in between another client could have had the lock.
     for _ in 0..2 {
-        let elsewhere = Server::start(options().state(&state.0)).unwrap();
+        let elsewhere = Server::start(impatient().state(&state.0)).unwrap();
         let other = client(&elsewhere);
         drop(other.mutex("a").unwrap().lock().wait().unwrap());
     }
-    let _server = Server::start(options().state(&state.0).listen(listen)).unwrap();
+    let _server = Server::start(impatient().state(&state.0).listen(listen)).unwrap();
     eventually("the loss", || lost.is_lost());
     assert!(guard.unlock().wait().is_err());
     assert!(one.mutex("a").unwrap().lock().wait().is_ok(), "the client goes on");
@@ -257,7 +260,7 @@ fn who_comes_back_too_late_has_lost_its_lock() {
 
 #[test]
 fn without_a_state_file_a_restart_loses_every_lock_and_says_so() {
-    let server = server();
+    let server = Server::start(options().listen(own_address())).unwrap();
     let listen = server.address();
     let one = client(&server);
     let guard = one.mutex("a").unwrap().lock().wait().unwrap();
@@ -359,11 +362,8 @@ fn nonsense_in_sound_frames_ends_its_own_session_only() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let connect = || TcpEndpoint::connect(server.address(), ConnectOptions::default());
-        let mut random = 7_u64;
-        let mut next = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            random >> 20
-        };
+        let mut random = SplitMix::new(7);
+        let mut next = || random.next() >> 20;
         for round in 0..30 {
             let ep = connect().await.unwrap();
             for seq in 1..100 {

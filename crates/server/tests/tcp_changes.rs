@@ -4,7 +4,7 @@
 
 mod apart;
 
-use apart::{Scratch, TASK, address, client, eventually, holder, options, restart, server};
+use apart::{Scratch, TASK, address, client, eventually, holder, lasting, options, restart, server};
 use lockwright::inspect::{Entry, EntryState, Inspector};
 use lockwright::{AnyGuard, ChangeError, Client, GuardState, LockGuard, RangeLock, RwLock};
 use lockwright_server::Server;
@@ -310,7 +310,7 @@ fn is_held(guard: &AnyGuard) -> bool {
 #[test]
 fn after_a_restart_every_client_holds_what_it_held_after_the_change() {
     let state = Scratch::new("restart");
-    let server = Server::start(options().state(&state.0)).unwrap();
+    let server = Server::start(lasting(&state)).unwrap();
     let client_ = client(&server);
     let lock = |name: &str| client_.rwlock(name).unwrap();
     let mut upgraded = lock("up").read().wait().unwrap().into_any();
@@ -320,7 +320,7 @@ fn after_a_restart_every_client_holds_what_it_held_after_the_change() {
     let mut left = client_.range_lock("data").unwrap().write(0..10).wait().unwrap().into_any();
     let mut right = left.unlock_part(4..6).unwrap().unwrap();
     let tokens = [&upgraded, &downgraded, &left, &right].map(AnyGuard::token);
-    let server = restart(server, &state);
+    let server = restart(server, lasting(&state));
     assert!(server.began_recovering());
     eventually("the claims", || entries(&server).len() == 4);
     assert!([&upgraded, &downgraded, &left, &right].into_iter().all(is_held));
@@ -354,7 +354,7 @@ fn after_a_restart_every_client_holds_what_it_held_after_the_change() {
 #[test]
 fn an_upgrade_that_waits_goes_on_waiting_after_a_restart() {
     let state = Scratch::new("waits");
-    let server = Server::start(options().state(&state.0)).unwrap();
+    let server = Server::start(lasting(&state)).unwrap();
     let (one, two) = (rwlock(&server), rwlock(&server));
     let (mut guard, other) = (one.read().wait().unwrap().into_any(), two.read().wait().unwrap());
     let upgrade = std::thread::spawn(move || {
@@ -362,7 +362,7 @@ fn an_upgrade_that_waits_goes_on_waiting_after_a_restart() {
         guard
     });
     waiting(&server, 1);
-    let server = restart(server, &state);
+    let server = restart(server, lasting(&state));
     let token = other.token();
     // A guard is as it was until its client notices the restart: only the server knows whether the claim was heard.
     eventually("both claims", || {

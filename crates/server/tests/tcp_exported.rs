@@ -3,11 +3,14 @@
 
 mod apart;
 
-use apart::{LONG, TASK, eventually, holder};
+use apart::{LONG, TASK, eventually, holder, own_port};
 use lockwright::inspect::{EntryState, Inspector};
-use lockwright::{Client, GuardState, LockSet};
+use lockwright::{Client, GuardState, LockError, LockSet};
 use lockwright_server::{Server, ServerOptions};
 use std::io::Write;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 /// A space of this host, and a server that exports it.
@@ -18,10 +21,10 @@ struct Host {
 
 impl Host {
     fn new(name: &str) -> Self {
-        Self::at(name, "127.0.0.1:0")
+        Self::at(name, "127.0.0.1:0".parse().unwrap())
     }
 
-    fn at(name: &str, listen: &str) -> Self {
+    fn at(name: &str, listen: SocketAddr) -> Self {
         let file = format!("/dev/shm/lockwright-test-exported-{name}-{}", std::process::id());
         let _ = std::fs::remove_file(&file);
         let mut host = Self { file, server: None };
@@ -29,13 +32,8 @@ impl Host {
         host
     }
 
-    fn options(&self, listen: &str) -> ServerOptions {
-        ServerOptions::default()
-            .listen(listen.parse().unwrap())
-            .threads(2)
-            .heartbeat(Duration::from_millis(100))
-            .grace(Duration::from_millis(700))
-            .export(self.space())
+    fn options(&self, listen: SocketAddr) -> ServerOptions {
+        apart::options().listen(listen).threads(2).export(self.space())
     }
 
     fn space(&self) -> String {
@@ -107,6 +105,29 @@ fn remote_clients_and_local_processes_are_in_one_queue() {
             && local.mutex("d").unwrap().try_lock().wait().is_err()
     );
     drop(set);
+}
+
+#[test]
+fn a_set_knows_a_lock_by_either_way_to_it() {
+    let host = Host::new("either");
+    let (local, remote) = (host.local(), host.remote());
+    let both = LockSet::new().lock(&local.mutex("a").unwrap()).lock(&remote.mutex("a").unwrap());
+    let both = both.timeout(Duration::from_secs(1)).acquire().wait();
+    assert!(matches!(both, Err(LockError::Duplicate { .. })), "{both:?}");
+    // Beside another space of the server, whose name sorts before that of the memory: who waits for the other one's lock has
+    // none that the other one waits for, whichever way each of them takes.
+    let own =
+        Client::open(&format!("tcp://{}/alpha", host.server.as_ref().unwrap().address())).wait().unwrap();
+    let [near, far] = [&local, &remote].map(|client| client.mutex("b").unwrap());
+    let own = own.mutex("b").unwrap();
+    for (first, second) in [(&near, &far), (&far, &near)] {
+        let held = own.lock().wait().unwrap();
+        let mut waits = LockSet::new().lock(first).lock(&own).acquire();
+        assert!(Pin::new(&mut waits).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        eventually("it has what comes first", || second.try_lock().wait().is_err());
+        drop((held, waits));
+        eventually("it has given up", || second.try_lock().wait().is_ok());
+    }
 }
 
 #[test]
@@ -203,20 +224,19 @@ fn the_locks_of_a_killed_client_go_to_the_next_waiter() {
 
 #[test]
 fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back() {
-    // Clients come back to a port that was named, not to one that was any: this one was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listen = format!("127.0.0.1:{port}");
-    let mut host = Host::at("restarted", &listen);
+    // Clients come back to a port that was named, not to one that was any.
+    let listen = own_port();
+    let mut host = Host::at("restarted", listen);
     let (local, remote) = (host.local(), host.remote());
     let held = remote.mutex("a").unwrap().lock().wait().unwrap();
     host.server = None;
     let token = local.mutex("a").unwrap().lock().wait().unwrap().token();
     assert!(token > held.token());
-    host.server = Some(Server::start(host.options(&listen)).unwrap());
+    host.server = Some(Server::start(host.options(listen)).unwrap());
     eventually("the loss", || held.state() == GuardState::Lost);
     eventually("another lock", || remote.mutex("a").unwrap().lock().wait().is_ok());
     assert!(held.unlock().wait().is_err());
     assert!(remote.mutex("a").unwrap().lock().wait().unwrap().token() > token);
     // Such a server leaves its secret for its successor.
-    lockwright::internal::secret::forget(port).unwrap();
+    lockwright::internal::secret::forget(listen.port()).unwrap();
 }

@@ -76,9 +76,13 @@ impl Network {
     }
 }
 
+/// Silence is noticed soon. How long a session outlives it says how long a busy machine may keep a living client waiting.
+fn options(grace: Duration) -> ServerOptions {
+    apart::options().heartbeat(Duration::from_millis(50)).grace(grace)
+}
+
 fn server() -> Server {
-    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap());
-    Server::start(options.heartbeat(Duration::from_millis(50)).grace(Duration::from_millis(400))).unwrap()
+    Server::start(options(Duration::from_secs(5))).unwrap()
 }
 
 #[test]
@@ -135,8 +139,7 @@ fn connections_that_break_lose_nothing_and_do_nothing_twice() {
 #[test]
 fn an_acquire_that_fails_with_its_connection_leaves_nothing_in_the_way_of_others() {
     const FAILURES: u64 = 20;
-    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()).lend("stock");
-    let options = options.heartbeat(Duration::from_millis(50)).grace(Duration::from_millis(700));
+    let options = options(Duration::from_secs(5)).lend("stock");
     let server = Server::start(options.secret("a long and random line of text").unwrap()).unwrap();
     let secret = Client::options().secret("a long and random line of text");
     let open =
@@ -182,9 +185,7 @@ fn an_acquire_that_fails_with_its_connection_leaves_nothing_in_the_way_of_others
 /// Giving back a range on a tree waits for no answer: a client that was struck off meanwhile must not be told that it held it.
 #[test]
 fn a_client_that_was_struck_off_learns_it_when_it_gives_back_a_range() {
-    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()).lend("exact");
-    let options = options.lend_tree("tree", 1, 64, 16).unwrap();
-    let options = options.heartbeat(Duration::from_millis(50)).grace(Duration::from_millis(400));
+    let options = options(Duration::from_secs(2)).lend("exact").lend_tree("tree", 1, 64, 16).unwrap();
     let server = Server::start(options.secret("a long and random line of text").unwrap()).unwrap();
     let secret = Client::options().secret("a long and random line of text");
     let open =

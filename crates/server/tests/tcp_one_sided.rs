@@ -4,7 +4,7 @@
 
 mod apart;
 
-use apart::{LONG, TASK, eventually, holder};
+use apart::{LONG, TASK, eventually, holder, own_port};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError};
 use lockwright_server::{Server, ServerOptions};
@@ -12,17 +12,12 @@ use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-fn options(listen: &str) -> ServerOptions {
-    ServerOptions::default()
-        .listen(listen.parse().unwrap())
-        .heartbeat(Duration::from_millis(100))
-        .grace(Duration::from_millis(700))
-        .lend("stock")
-        .lend("other")
+fn options() -> ServerOptions {
+    apart::options().lend("stock").lend("other")
 }
 
 fn server() -> Server {
-    Server::start(options("127.0.0.1:0")).unwrap()
+    Server::start(options()).unwrap()
 }
 
 fn address(server: &Server) -> String {
@@ -215,13 +210,12 @@ fn numbers_of_those_who_left_are_used_again() {
 
 #[test]
 fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listen = format!("127.0.0.1:{port}");
-    let first = Server::start(options(&listen)).unwrap();
+    let listen = own_port();
+    let first = Server::start(options().listen(listen)).unwrap();
     let client = client(&first);
     let held = client.mutex("a").unwrap().lock().wait().unwrap();
     drop(first);
-    let _second = Server::start(options(&listen)).unwrap();
+    let _second = Server::start(options().listen(listen)).unwrap();
     eventually("the loss", || held.state() == GuardState::Lost);
     let again = Instant::now() + LONG;
     let guard = loop {
@@ -232,16 +226,12 @@ fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
     };
     assert!(guard.token() > held.token(), "tokens rise across restarts");
     assert!(held.unlock().wait().is_err());
-    lockwright::internal::secret::forget(port).unwrap();
+    lockwright::internal::secret::forget(listen.port()).unwrap();
 }
 
 /// Ranges on trees: units of 16 numbers.
 fn tree_server() -> Server {
-    let options = ServerOptions::default()
-        .listen("127.0.0.1:0".parse().unwrap())
-        .heartbeat(Duration::from_millis(100))
-        .grace(Duration::from_millis(700));
-    Server::start(options.lend_tree("stock", 16, 256, 8).unwrap()).unwrap()
+    Server::start(apart::options().lend_tree("stock", 16, 256, 8).unwrap()).unwrap()
 }
 
 #[test]

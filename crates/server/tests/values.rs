@@ -3,7 +3,7 @@
 
 mod apart;
 
-use apart::{Scratch, TASK, address, client, eventually, holder, options, restart, server};
+use apart::{Scratch, TASK, address, client, eventually, holder, lasting, options, restart, server};
 use lockwright::inspect::Inspector;
 use lockwright::{Client, GuardState, ValueError};
 use lockwright_server::Server;
@@ -64,7 +64,7 @@ fn a_value_whose_holder_was_killed_or_whose_lock_was_broken_is_not_clean() {
 #[test]
 fn values_outlive_a_server_that_keeps_state_and_its_holders_claim_theirs() {
     let state = Scratch::new("values-restart");
-    let server = Server::start(options().state(&state.0)).unwrap();
+    let server = Server::start(lasting(&state)).unwrap();
     let one = client(&server);
     let closed = one.mutex("closed").unwrap().lock().wait().unwrap();
     assert!(closed.value().wait().unwrap().is_durable());
@@ -77,7 +77,7 @@ fn values_outlive_a_server_that_keeps_state_and_its_holders_claim_theirs() {
     Inspector::open(&address(&server)).unwrap().break_grant("lost", lost.token()).unwrap();
     eventually("it is told", || lost.state() == GuardState::Lost);
     drop(lost);
-    let server = restart(server, &state);
+    let server = restart(server, lasting(&state));
     eventually("it is claimed", || open.state() == GuardState::Held);
     let began = Instant::now();
     let again = client(&server);
@@ -93,7 +93,7 @@ fn values_outlive_a_server_that_keeps_state_and_its_holders_claim_theirs() {
     assert_eq!(value("open"), (b"open still".to_vec(), true, true));
     assert_eq!(value("lost"), (b"lost".to_vec(), false, true));
     // Once more, from a file that was gone on with.
-    let server = restart(server, &state);
+    let server = restart(server, lasting(&state));
     let again = client(&server);
     let guard = again.mutex("open").unwrap().lock().wait().unwrap();
     assert_eq!(guard.value().wait().unwrap().bytes(), b"open still");
@@ -131,11 +131,11 @@ fn the_value_of_a_lock_that_stays_with_its_client_is_closed_by_every_use() {
 #[test]
 fn a_holder_is_told_that_another_client_waits_and_again_after_a_restart() {
     let state = Scratch::new("contended-restart");
-    let server = Server::start(options().state(&state.0)).unwrap();
+    let server = Server::start(lasting(&state)).unwrap();
     let (one, two) = (client(&server), client(&server));
     let guard = one.mutex("a").unwrap().lock().wait().unwrap();
     let signal = guard.contended().unwrap();
-    let server = restart(server, &state);
+    let server = restart(server, lasting(&state));
     eventually("it is claimed", || guard.state() == GuardState::Held);
     assert!(!signal.is_set());
     let waiter = std::thread::spawn(move || drop(two.mutex("a").unwrap().lock().wait().unwrap()));

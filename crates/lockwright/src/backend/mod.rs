@@ -179,17 +179,30 @@ pub enum Kind {
     Semaphores,
 }
 
-/// Identifies a space, alike in every process that can reach it. Lock sets are ordered by it.
+/// Identifies a space, alike in every process that can reach it, however it does. Lock sets are ordered by it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SpaceIdentity {
     /// A number given out by this process.
     Process(u64),
-    /// Device and inode of the file.
+    /// Memory of a host, which its processes share and a server may offer: `ShmSpace::identity`.
     #[cfg(target_os = "linux")]
-    Shm { device: u64, inode: u64 },
+    Shm(u128),
     /// What the server calls itself, and the name of the space.
     #[cfg(target_os = "linux")]
     Served { server: u128, space: Vec<u8> },
+}
+
+/// What the space is called in records, and in what a command is told of the locks that it runs under.
+impl std::fmt::Display for SpaceIdentity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Process(number) => write!(f, "mem/{}/{number}", std::process::id()),
+            #[cfg(target_os = "linux")]
+            Self::Shm(number) => write!(f, "shm/{number:x}"),
+            #[cfg(target_os = "linux")]
+            Self::Served { server, space } => f.write_str(&crate::record::served_space(*server, space)),
+        }
+    }
 }
 
 /// What is known about a grant.

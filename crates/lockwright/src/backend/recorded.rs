@@ -70,11 +70,7 @@ impl Notes {
 
 impl RecordedBackend {
     pub(crate) fn new(inner: Arc<dyn Backend>, recorder: Recorder, process: String) -> Self {
-        let space = match inner.identity() {
-            SpaceIdentity::Process(number) => format!("mem/{}/{number}", std::process::id()),
-            SpaceIdentity::Shm { device, inode } => format!("shm/{device}:{inode}"),
-            SpaceIdentity::Served { server, space } => crate::record::served_space(server, &space),
-        };
+        let space = inner.identity().to_string();
         let notes = Notes { recorder, process, space, names: Mutex::default(), lost: Mutex::default() };
         Self { inner, notes: Arc::new(notes) }
     }

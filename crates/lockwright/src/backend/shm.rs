@@ -22,7 +22,6 @@ use lockwright_locks::holders::{self as records, HolderRecord};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -72,13 +71,12 @@ pub(crate) fn open(path: &Path, create: bool, program: Option<&str>) -> Result<S
 impl ShmBackend {
     pub(crate) fn new(space: ShmSpace, lease: Duration) -> Result<Self, LockError> {
         let lease_ns = u64::try_from(lease.as_nanos()).unwrap_or(u64::MAX);
-        let file =
-            std::fs::metadata(space.path()).map_err(|error| LockError::Disconnected(error.to_string()))?;
-        let identity = SpaceIdentity::Shm { device: file.dev(), inode: file.ino() };
+        let identity = space.identity().map_err(|error| LockError::Disconnected(error.to_string()))?;
+        let identity = SpaceIdentity::Shm(identity);
         let members = Arc::new(Members::new(space, lease_ns)?);
-        let home = Self { identity, members, unbound: Mutex::default() };
-        home.reap();
-        Ok(home)
+        let backend = Self { identity, members, unbound: Mutex::default() };
+        backend.reap();
+        Ok(backend)
     }
 
     pub(crate) fn space(&self) -> &ShmSpace {
@@ -443,9 +441,9 @@ mod tests {
                 });
             }
         });
-        let home = ShmBackend::new(open(&path, false, None).unwrap(), Duration::from_secs(10)).unwrap();
-        let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
-        let resets = block_on(home.members.any().unwrap().client.lock().generation(id));
+        let backend = ShmBackend::new(open(&path, false, None).unwrap(), Duration::from_secs(10)).unwrap();
+        let id = backend.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
+        let resets = block_on(backend.members.any().unwrap().client.lock().generation(id));
         let _ = std::fs::remove_file(&path);
         assert_eq!(resets, Ok(0));
     }
@@ -455,9 +453,9 @@ mod tests {
         let path = std::env::temp_dir().join(format!("lockwright-spent-{}.space", std::process::id()));
         let client = crate::Client::open(&format!("shm:{}", path.display())).wait().unwrap();
         let (lock, ranges) = (client.rwlock("a").unwrap(), client.range_lock("a").unwrap());
-        let home = ShmBackend::new(open(&path, false, None).unwrap(), Duration::from_secs(10)).unwrap();
-        let id = home.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
-        let ep = home.members.any().unwrap().holders().ep.clone();
+        let backend = ShmBackend::new(open(&path, false, None).unwrap(), Duration::from_secs(10)).unwrap();
+        let id = backend.bind(&LockName::new("a").unwrap(), Kind::Keyed).unwrap().lock;
+        let ep = backend.members.any().unwrap().holders().ep.clone();
         let stamps = [id, gate(id)].map(|lock| {
             let Addr { node, offset, region } = members::SHAPE.place(lock, 16);
             Word64::at(Addr { node, offset: offset + 8, region })

@@ -22,8 +22,9 @@ use std::time::{Duration, Instant};
 /// added. All processes do the same, so sets cannot deadlock with each other. They can with locks that the same process
 /// already holds when it asks for the set: take everything in one set.
 ///
-/// A space is known by its file (`shm:`) or by its server's address and its name (`tcp:`, `rdma:`), whichever client it is
-/// reached through. Write a server's address alike in all programs: two spellings are two servers to a set.
+/// A space is known by its memory (`shm:`, and what a server offers of it) or by what its server calls itself and by its
+/// name, not by the address that was written: two spellings are one server, and an exported space is the same by way of
+/// the server and on its host.
 ///
 /// A set that names the same lock twice, or overlapping ranges of one, would wait for itself: it is refused with
 /// [`LockError::Duplicate`].

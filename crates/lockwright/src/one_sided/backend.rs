@@ -15,7 +15,6 @@ use lockwright_locks::holders::record::MAX_RECORDS;
 use lockwright_locks::qplock::member::MemberGrant;
 use lockwright_locks::{Denied, Lost};
 use std::future::ready;
-use std::os::unix::fs::MetadataExt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -33,9 +32,8 @@ pub(crate) struct LocalBackend {
 
 impl LocalBackend {
     pub(crate) fn new(space: &ShmSpace) -> Result<Self, LockError> {
-        let file =
-            std::fs::metadata(space.path()).map_err(|error| LockError::Disconnected(error.to_string()))?;
-        let identity = SpaceIdentity::Shm { device: file.dev(), inode: file.ino() };
+        let identity = space.identity().map_err(|error| LockError::Disconnected(error.to_string()))?;
+        let identity = SpaceIdentity::Shm(identity);
         let member = Arc::new(LocalMember::join(space)?);
         member.reap();
         Ok(Self { identity, member })

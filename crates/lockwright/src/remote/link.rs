@@ -15,7 +15,7 @@ use super::table::{Origin, Table};
 use super::transport::{Session, Transport};
 use crate::backend::{SpaceIdentity, StopTime};
 use crate::error::{LockError, OpenError};
-use crate::wire::{Request, Response, SERVER};
+use crate::wire::{Identity, Request, Response, SERVER};
 use lockwright_fabric::backend::tcp::{CloseReason, Lease, SessionHandler, TcpEndpoint};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{BuildHasher, RandomState};
@@ -298,7 +298,11 @@ impl Remote {
     /// Which space this is.
     pub(super) fn identity(&self) -> SpaceIdentity {
         let space = if self.options.space.is_empty() { b"default" } else { &self.options.space[..] };
-        SpaceIdentity::Served { server: self.line().table.server.unwrap_or_default(), space: space.to_vec() }
+        match self.line().table.identity {
+            Some(Identity::Memory(number)) => SpaceIdentity::Shm(number),
+            Some(Identity::Server(server)) => SpaceIdentity::Served { server, space: space.to_vec() },
+            None => SpaceIdentity::Served { server: 0, space: space.to_vec() },
+        }
     }
 
     /// The space's name.

@@ -28,7 +28,7 @@ use crate::backend::{Kind, Refused};
 use crate::error::{LockError, LostReason};
 use crate::lock::contention::Contention;
 use crate::name::LockName;
-use crate::wire::{Request, RequestId, Response, Units, VERSION, slot};
+use crate::wire::{Identity, Request, RequestId, Response, Units, VERSION, slot};
 use lockwright_fabric::{Message, PeerId};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -124,8 +124,8 @@ pub struct Table {
     seen: u64,
     /// Whether the server has let us into the space.
     pub is_open: bool,
-    /// What the server calls itself.
-    pub server: Option<u128>,
+    /// Whose the locks are.
+    pub identity: Option<Identity>,
     /// Who we are in the space, if we run its protocol ourselves, and for which time; members so far.
     pub member: Option<(u32, PeerId)>,
     members: u32,
@@ -151,9 +151,9 @@ impl Table {
         Self { retains, ..Self::default() }
     }
 
-    /// Whether the server has let us into the space, and said which one it is.
+    /// Whether the server has let us into the space, and said whose it is.
     pub const fn is_ready(&self) -> bool {
-        self.is_open && self.server.is_some()
+        self.is_open && self.identity.is_some()
     }
 
     /// The message that says `ask`. It is kept until the server has taken it.
@@ -313,8 +313,8 @@ impl Table {
             }
             Response::Changed { id, token, mode } => return self.changed(id, token, mode),
             Response::Unchanged { id, why } => return self.unchanged(id, why),
-            Response::Server { server, .. } => {
-                self.server = Some(server);
+            Response::Identity { identity, .. } => {
+                self.identity = Some(identity);
                 return None;
             }
             Response::Ack | Response::Certain { .. } | Response::Elsewhere => return None,

@@ -55,6 +55,11 @@
 //! | watch, request 32 | | tell me, once, when a client waits for what I hold |
 //! | contended, answer 85 | | a client does |
 //!
+//! | whose locks | as message | means |
+//! |---|---|---|
+//! | identify, request 20 | | whose are the locks of this space? |
+//! | identity, answer 76 | `words[0..2]` a number; `words[2]` 1: of shared memory | the server's own, or those of that memory |
+//!
 //! A request's id has two halves: a slot, used again by the client, and above it a number that never is. So an answer
 //! that comes late is never taken for another request's.
 //!
@@ -170,7 +175,7 @@ pub enum Request {
     Stopped {
         key: u128,
     },
-    /// Which server this is.
+    /// Whose are the locks of the session's space?
     Identify {
         id: RequestId,
     },
@@ -277,10 +282,10 @@ pub enum Response {
         more: bool,
         bytes: Vec<u8>,
     },
-    /// The server's identity, which stays with its state.
-    Server {
+    /// Whose the locks of the session's space are.
+    Identity {
         id: RequestId,
-        server: u128,
+        identity: Identity,
     },
     /// Nothing but how far the server got.
     Ack,
@@ -321,6 +326,15 @@ pub enum Response {
     Contended {
         id: RequestId,
     },
+}
+
+/// Whose the locks of a space are: a lock that can be had in two ways is known by this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// The server's own: its number, which stays with its state.
+    Server(u128),
+    /// Of memory that processes of the server's host share: the same number that they have for it.
+    Memory(u128),
 }
 
 /// Why a held lock was not changed.
@@ -486,9 +500,11 @@ impl Response {
                 message(70, *id, [u64::from(*more), 0, 0, taken], pack(bytes))
             }
             Response::Ack => plain(71, 0, 0),
-            Response::Server { id, server } => {
-                let [low, high] = halves(*server);
-                message(76, *id, [low, high, 0, taken], Vec::new())
+            Response::Identity { id, identity } => {
+                let (Identity::Server(number) | Identity::Memory(number)) = identity;
+                let [low, high] = halves(*number);
+                let is_memory = matches!(identity, Identity::Memory(_));
+                message(76, *id, [low, high, u64::from(is_memory), taken], Vec::new())
             }
             Response::Found { id, lock, token_base } => {
                 message(72, *id, [*lock, *token_base, 0, taken], Vec::new())
@@ -527,7 +543,11 @@ impl Response {
             69 => Response::Unlocked { id, held: a == 1 },
             70 => Response::Page { id, more: a == 1, bytes: unpack(tail)? },
             71 => Response::Ack,
-            76 => Response::Server { id, server: u128::from(b) << 64 | u128::from(a) },
+            76 => {
+                let number = u128::from(b) << 64 | u128::from(a);
+                let identity = if c == 1 { Identity::Memory(number) } else { Identity::Server(number) };
+                Response::Identity { id, identity }
+            }
             72 => Response::Found { id, lock: a, token_base: b },
             73 => Response::Joined { peer: PeerId(u32::try_from(id).ok()?) },
             80 => Response::Retained { id, token: a, first: b, count: c },

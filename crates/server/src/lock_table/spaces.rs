@@ -6,7 +6,7 @@ use crate::one_sided::sessions;
 use crate::session::{MAX_HANDLES, Space, Target};
 use lockwright::LockName;
 use lockwright::internal::layout::SCHEME;
-use lockwright::wire::{Kind, OLDEST, PAGE, RequestId, Response, VERSION};
+use lockwright::wire::{Identity, Kind, OLDEST, PAGE, RequestId, Response, VERSION};
 use std::sync::Arc;
 
 /// Clients are believed to have seen tokens below this. It leaves more than any server can use below 2^53, which numbers in
@@ -84,6 +84,16 @@ impl LockTable {
         let opened = Arc::new(Exported::open(exported).map_err(|error| error.to_string())?);
         self.opened.insert(exported.to_owned(), Arc::clone(&opened));
         Ok(Space::Exported(opened))
+    }
+
+    /// Whose the locks of the session's space are.
+    pub(super) fn identity(&mut self, peer: u32) -> Identity {
+        let memory = match self.session(peer).and_then(|session| session.space.as_ref()) {
+            Some(Space::Exported(space)) => space.identity(),
+            Some(Space::OneSided(space)) => space.identity(),
+            Some(Space::Own(_)) | None => None,
+        };
+        memory.map_or(Identity::Server(self.durable.id()), Identity::Memory)
     }
 
     /// From now on `handle` stands for the lock called `name`.

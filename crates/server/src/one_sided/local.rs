@@ -64,6 +64,11 @@ impl LocalSpace {
         Ok(())
     }
 
+    /// The number of its memory.
+    pub(super) fn identity(&self) -> Option<u128> {
+        self.space.identity().ok()
+    }
+
     fn state(&self) -> MutexGuard<'_, LocalState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

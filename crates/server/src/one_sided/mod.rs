@@ -172,6 +172,11 @@ impl OneSidedSpace {
         })
     }
 
+    /// The number of its memory, if processes of this host are in it.
+    pub(crate) fn identity(&self) -> Option<u128> {
+        self.local.as_ref()?.identity()
+    }
+
     fn state(&self) -> MutexGuard<'_, SpaceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -5,6 +5,7 @@
 use lockwright::Client;
 use lockwright_server::{Server, ServerOptions};
 use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -57,23 +58,46 @@ impl Drop for Scratch {
     }
 }
 
-/// Servers that notice soon who is gone.
+/// An address that only this process listens at: no other test takes a port of it between two servers. Not for one that
+/// leaves a secret for its clients, which is known by its port.
+pub(crate) fn own_address() -> SocketAddr {
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    (Ipv4Addr::new(127, 64 + high % 64, middle, low), 0).into()
+}
+
+/// A port of that address that was free a moment ago, for a server whose successor is to have the same.
+pub(crate) fn own_port() -> SocketAddr {
+    TcpListener::bind(own_address()).unwrap().local_addr().unwrap()
+}
+
+/// Servers that have patience with a silent client, as a busy machine makes of a living one. Of a killed one they learn by
+/// its closed connection.
 pub(crate) fn options() -> ServerOptions {
     ServerOptions::default()
         .listen("127.0.0.1:0".parse().unwrap())
         .heartbeat(Duration::from_millis(100))
-        .grace(Duration::from_millis(700))
+        .grace(Duration::from_secs(20))
+}
+
+/// Servers that are started again, with their state.
+pub(crate) fn lasting(state: &Scratch) -> ServerOptions {
+    options().listen(own_address()).state(&state.0)
+}
+
+/// Servers that soon give up a client from which they receive nothing.
+pub(crate) fn impatient() -> ServerOptions {
+    options().grace(Duration::from_millis(700))
 }
 
 pub(crate) fn server() -> Server {
     Server::start(options()).unwrap()
 }
 
-/// The server ends, and another one comes with its address and its state.
-pub(crate) fn restart(server: Server, state: &Scratch) -> Server {
+/// The server ends, and another one comes with its address.
+pub(crate) fn restart(server: Server, options: ServerOptions) -> Server {
     let listen = server.address();
     drop(server);
-    Server::start(options().listen(listen).state(&state.0)).unwrap()
+    Server::start(options.listen(listen)).unwrap()
 }
 
 pub(crate) fn address(server: &Server) -> String {

@@ -52,6 +52,17 @@ impl ShmSpace {
         &self.shared.path
     }
 
+    /// Which space this is: the same number in every process that has it open, and another one for every other space of
+    /// this and of other hosts. Made of the host's boot id and the file's device and inode.
+    ///
+    /// # Errors
+    /// If the system does not say.
+    pub fn identity(&self) -> Result<u128, SpaceError> {
+        let file = rustix::fs::fstat(self.shared.map.file())
+            .map_err(SpaceError::system("look at the lock space"))?;
+        Ok(super::boot_id()? ^ (u128::from(file.st_dev) << 64 | u128::from(file.st_ino)))
+    }
+
     /// The protocol's name, as the space's creator set it.
     pub fn tag(&self) -> String {
         let bytes = read_bytes(&self.shared.map, AT_TAG, TAG_MAX);

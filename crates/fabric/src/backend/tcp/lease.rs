@@ -70,6 +70,7 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::SplitMix;
 
     fn all() -> impl Iterator<Item = Lease> {
         let ms = [1, 10, 50, 100, 333, 1_000, 5_000, 30_000, 600_000, 86_400_000];
@@ -151,11 +152,8 @@ mod tests {
 
     /// Runs in which the client had not stopped when the server gave away, of all.
     fn unsafe_runs(counts: Counts) -> (usize, usize) {
-        let mut random = 20_261_116_u64;
-        let mut next = || {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) as f64 / (1_u64 << 31) as f64
-        };
+        let mut random = SplitMix::new(20_261_116);
+        let mut next = || (random.next() >> 33) as f64 / (1_u64 << 31) as f64;
         let (mut wrong, mut runs) = (0, 0);
         for lease in all().filter(|lease| lease.grace < 1000 * lease.heartbeat) {
             let stop = lease.stop_at_most(Duration::from_secs(5));
