@@ -1,5 +1,5 @@
 //! One-sided spaces that processes of the server's host are in, too, by CPU instructions: here beside clients over tcp, whose
-//! verbs the server's CPU executes. The same over queue pairs is in `crates/cli/tests/rdma.rs`.
+//! verbs the server's CPU executes. Over queue pairs there is the stress of `tests/rdma.rs`.
 #![cfg(target_os = "linux")]
 
 mod apart;
@@ -47,10 +47,7 @@ impl Drop for Local {
 }
 
 fn serve(name: &str) -> Result<Server, ServeError> {
-    let options = ServerOptions::default()
-        .listen("127.0.0.1:0".parse().unwrap())
-        .heartbeat(Duration::from_millis(100))
-        .grace(Duration::from_millis(700));
+    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap());
     Server::start(options.lend_local(name, 4).unwrap())
 }
 

@@ -2,11 +2,13 @@
 #![cfg(target_os = "linux")]
 
 mod apart;
+mod loopback;
 
 use apart::{LONG, TASK, eventually, holder};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{Client, GuardState, LockSet};
 use lockwright_server::{Server, ServerOptions};
+use loopback::own_address;
 use std::io::Write;
 use std::time::Duration;
 
@@ -203,9 +205,9 @@ fn the_locks_of_a_killed_client_go_to_the_next_waiter() {
 
 #[test]
 fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back() {
-    // Clients come back to a port that was named, not to one that was any: this one was free a moment ago.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listen = format!("127.0.0.1:{port}");
+    // Clients come back to a port that was named, not to one that was any.
+    let own = own_address();
+    let (port, listen) = (own.port(), own.to_string());
     let mut host = Host::at("restarted", &listen);
     let (local, remote) = (host.local(), host.remote());
     let held = remote.mutex("a").unwrap().lock().wait().unwrap();

@@ -3,22 +3,19 @@
 #![cfg(target_os = "linux")]
 
 mod apart;
+mod loopback;
 
 use apart::{LONG, TASK, eventually, holder};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError};
 use lockwright_server::{Server, ServerOptions};
+use loopback::own_address;
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 fn options(listen: &str) -> ServerOptions {
-    ServerOptions::default()
-        .listen(listen.parse().unwrap())
-        .heartbeat(Duration::from_millis(100))
-        .grace(Duration::from_millis(700))
-        .lend("stock")
-        .lend("other")
+    ServerOptions::default().listen(listen.parse().unwrap()).lend("stock").lend("other")
 }
 
 fn server() -> Server {
@@ -215,8 +212,8 @@ fn numbers_of_those_who_left_are_used_again() {
 
 #[test]
 fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listen = format!("127.0.0.1:{port}");
+    let own = own_address();
+    let (port, listen) = (own.port(), own.to_string());
     let first = Server::start(options(&listen)).unwrap();
     let client = client(&first);
     let held = client.mutex("a").unwrap().lock().wait().unwrap();
@@ -237,10 +234,7 @@ fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
 
 /// Ranges on trees: units of 16 numbers.
 fn tree_server() -> Server {
-    let options = ServerOptions::default()
-        .listen("127.0.0.1:0".parse().unwrap())
-        .heartbeat(Duration::from_millis(100))
-        .grace(Duration::from_millis(700));
+    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap());
     Server::start(options.lend_tree("stock", 16, 256, 8).unwrap()).unwrap()
 }
 
@@ -271,9 +265,7 @@ fn ranges_on_a_tree_exclude_each_other_by_whole_units() {
 
 #[test]
 fn many_threads_on_a_tree_lose_no_update() {
-    // Twelve threads that look again and again leave the heartbeats of a busy machine little time: a lease of the usual length.
-    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap());
-    let server = Server::start(options.lend_tree("stock", 16, 256, 8).unwrap()).unwrap();
+    let server = tree_server();
     let clients = [client(&server), client(&server), client(&server)];
     let counter = AtomicU64::new(0);
     const ROUNDS: u64 = 25;
