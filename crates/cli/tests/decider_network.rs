@@ -152,17 +152,19 @@ impl World {
         serde_json::from_slice(&said.stdout).ok()
     }
 
-    fn until_all_are_there(&self) {
+    /// All clients are there, and the decider, which counts from its last start, has granted something.
+    fn until_all_go_on(&self) -> Value {
         let began = Instant::now();
         loop {
             let status = self.status();
-            let is_so = status.as_ref().is_some_and(|status| {
+            let is_so = |status: &Value| {
                 (&status["state"], status["clients"].as_u64()) == (&Value::from("open"), Some(CLIENTS))
-            });
-            if is_so {
-                return;
+                    && status["packets"]["grants"].as_u64() > Some(0)
+            };
+            match status {
+                Some(status) if is_so(&status) => return status,
+                _ => assert!(began.elapsed() < PATIENCE, "it takes too long until all go on: {status:?}"),
             }
-            assert!(began.elapsed() < PATIENCE, "it takes too long until all are there: {status:?}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -226,18 +228,16 @@ fn lose_no_count(in_kernel: bool) {
     }
     let Some(mut world) = World::start(in_kernel) else { return };
     let (mut random, time) = seed_and_time();
-    world.until_all_are_there();
+    world.until_all_go_on();
     let until = Instant::now() + time;
     while Instant::now() < until {
         println!("{}", world.fault(&mut random));
         std::thread::sleep(Duration::from_millis(200 + random.below(1500)));
     }
     // Whatever is wrong heals by itself.
-    world.until_all_are_there();
-    let status = world.status().expect("it answers");
+    let status = world.until_all_go_on();
     println!("{status}");
     assert_eq!(status["by"].as_str().expect("a place").contains("kernel"), in_kernel, "{status}");
-    assert!(status["packets"]["grants"].as_u64() > Some(0), "{status}");
     let lost = world.machines.lost(LOSSY.0);
     let proxied = world.proxy.lost.load(std::sync::atomic::Ordering::Relaxed);
     println!("{lost} packets lost at {}, {proxied} at the proxy", LOSSY.0);

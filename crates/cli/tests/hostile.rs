@@ -1,6 +1,8 @@
 //! What other users of the machine can put in the way (FIFOs, files and folders under names that they can guess), and
 //! what the machine can (a full file system, other namespaces): one clear line, and nobody hangs.
 
+#[path = "../../server/tests/loopback/mod.rs"]
+mod loopback;
 mod scratch;
 mod started;
 
@@ -33,9 +35,9 @@ fn one_line(output: &Output) -> String {
     said
 }
 
-/// A port that was free a moment ago.
+/// A port that no other test has.
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    loopback::own_address().port()
 }
 
 /// Ends a server that is behind `timeout`.

@@ -1,5 +1,5 @@
 //! One-sided spaces that processes of the server's host are in, too, by CPU instructions: here beside clients over tcp, whose
-//! verbs the server's CPU executes. The same over queue pairs is in `crates/cli/tests/rdma.rs`.
+//! verbs the server's CPU executes. Over queue pairs there is the stress of `tests/rdma.rs`.
 #![cfg(target_os = "linux")]
 
 mod apart;

@@ -4,7 +4,7 @@
 
 mod apart;
 
-use apart::{Scratch, TASK, address, client, eventually, holder, lasting, options, restart, server};
+use apart::{LONG, Scratch, TASK, address, client, eventually, holder, lasting, options, restart};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{ChangeError, Client, GuardState, Mutex, MutexGuard, RwLock, TryLockError};
 use lockwright_server::Server;

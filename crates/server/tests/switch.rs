@@ -4,14 +4,14 @@
 mod apart;
 mod lossy;
 
-use apart::{LONG, eventually};
+use apart::{LONG, eventually, own_address};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{
     ChangeError, Client, GuardState, HandleError, LockError, LockSet, LostReason, TryLockError,
 };
 use lockwright_server::{ServeError, Switch, SwitchOptions};
 use lossy::Lossy;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::task::{Context, Waker};
@@ -142,7 +142,7 @@ fn a_waiter_that_is_dropped_is_passed_over() {
 
 #[test]
 fn a_guard_hears_that_its_lock_is_lost() {
-    let options = SwitchOptions { listen: free_port(), ..options() };
+    let options = SwitchOptions { listen: own_address(), ..options() };
     let first = Switch::start(options.clone()).unwrap();
     let client = client(options.listen);
     let guard = client.mutex("a").unwrap().lock().wait().unwrap();
@@ -187,15 +187,10 @@ fn a_client_that_leaves_leaves_its_locks_to_others_and_its_number_too() {
     }
 }
 
-/// A port that nobody has.
-fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 #[test]
 fn a_restarted_decider_goes_on_with_what_its_clients_hold() {
     let folder = std::env::temp_dir().join(format!("lockwright-switch-restart-{}", std::process::id()));
-    let listen = free_port();
+    let listen = own_address();
     let options = SwitchOptions { listen, state: Some(folder.join("state")), ..options() };
     let switch = Switch::start(options.clone()).unwrap();
     let (one, two) = (client(listen), client(listen));

@@ -3,7 +3,7 @@
 
 mod apart;
 
-use apart::{LONG, TASK, eventually, holder, own_port};
+use apart::{LONG, TASK, eventually, holder, own_address};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{Client, GuardState, LockError, LockSet};
 use lockwright_server::{Server, ServerOptions};
@@ -225,7 +225,7 @@ fn the_locks_of_a_killed_client_go_to_the_next_waiter() {
 #[test]
 fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back() {
     // Clients come back to a port that was named, not to one that was any.
-    let listen = own_port();
+    let listen = own_address();
     let mut host = Host::at("restarted", listen);
     let (local, remote) = (host.local(), host.remote());
     let held = remote.mutex("a").unwrap().lock().wait().unwrap();

@@ -4,7 +4,7 @@
 
 mod apart;
 
-use apart::{LONG, TASK, eventually, holder, own_port};
+use apart::{LONG, TASK, eventually, holder, own_address};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{Client, GuardState, LockError, LockSet, OpenError};
 use lockwright_server::{Server, ServerOptions};
@@ -210,7 +210,7 @@ fn numbers_of_those_who_left_are_used_again() {
 
 #[test]
 fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
-    let listen = own_port();
+    let listen = own_address();
     let first = Server::start(options().listen(listen)).unwrap();
     let client = client(&first);
     let held = client.mutex("a").unwrap().lock().wait().unwrap();
@@ -261,9 +261,7 @@ fn ranges_on_a_tree_exclude_each_other_by_whole_units() {
 
 #[test]
 fn many_threads_on_a_tree_lose_no_update() {
-    // Twelve threads that look again and again leave the heartbeats of a busy machine little time: a lease of the usual length.
-    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap());
-    let server = Server::start(options.lend_tree("stock", 16, 256, 8).unwrap()).unwrap();
+    let server = tree_server();
     let clients = [client(&server), client(&server), client(&server)];
     let counter = AtomicU64::new(0);
     const ROUNDS: u64 = 25;

@@ -31,6 +31,7 @@ use lockwright::internal::key;
 use lockwright_fabric::backend::tcp::{self, BindError, HostError, Inbox, Lease, SessionEnd, VerbHost};
 use lockwright_fabric::{Capabilities, Message, PeerId, RawVerb, RawWait, Time};
 use lockwright_locks::fisslock::datagram::{Key, Limits};
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -318,22 +319,28 @@ async fn control(
         BindError::Exposed(address) => ServeError::Exposed(address),
         BindError::Io { address, error } => ServeError::Listen { address, why: error.to_string() },
     };
-    let server = match tcp::Server::bind(options.listen, host, vec![], tcp_options).await {
-        Ok(server) => server,
-        Err(error) => return drop(tell.send(Err(failed(error)))),
+    // A port that was chosen for TCP may be some UDP socket's: then another one.
+    let mut left = if options.listen.port() == 0 { 20 } else { 1 };
+    let (server, socket) = loop {
+        left -= 1;
+        let server = match tcp::Server::bind(options.listen, host.clone(), vec![], tcp_options.clone()).await
+        {
+            Ok(server) => server,
+            Err(error) => return drop(tell.send(Err(failed(error)))),
+        };
+        let address = server.address();
+        match UdpSocket::bind(address) {
+            Ok(socket) => break (server, socket),
+            Err(error) if left > 0 && error.kind() == ErrorKind::AddrInUse => server.shut_down().await,
+            Err(error) => return drop(tell.send(Err(failed(BindError::Io { address, error })))),
+        }
     };
     let metrics = match crate::bind(options.metrics).await {
         Ok(listener) => listener,
         Err(error) => return drop(tell.send(Err(error))),
     };
-    let address = server.address();
-    match UdpSocket::bind(address) {
-        Ok(socket) => {
-            let metrics = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
-            let _ = tell.send(Ok(Bound { address, socket, metrics }));
-        }
-        Err(error) => return drop(tell.send(Err(failed(BindError::Io { address, error })))),
-    }
+    let bound = metrics.as_ref().and_then(|listener| listener.local_addr().ok());
+    let _ = tell.send(Ok(Bound { address: server.address(), socket, metrics: bound }));
     if let Some(listener) = metrics {
         let core = Arc::clone(&core);
         tokio::spawn(answer(listener, Arc::new(move || lock(&core).report().prometheus())));
@@ -357,6 +364,7 @@ async fn control(
 }
 
 /// Sessions of the control plane.
+#[derive(Clone)]
 struct ControlHost {
     core: Arc<Mutex<Core>>,
     began: Instant,

@@ -2,10 +2,13 @@
 //! killed, a server and its state.
 #![allow(dead_code, reason = "every test program needs some of it")]
 
+#[path = "../loopback/mod.rs"]
+mod loopback;
+
+pub(crate) use self::loopback::own_address;
 use lockwright::Client;
 use lockwright_server::{Server, ServerOptions};
 use std::io::{BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -56,18 +59,6 @@ impl Drop for Scratch {
         let _ = std::fs::remove_file(format!("{}.sessions", self.0.display()));
         let _ = std::fs::remove_file(format!("{}.values", self.0.display()));
     }
-}
-
-/// An address that only this process listens at: no other test takes a port of it between two servers. Not for one that
-/// leaves a secret for its clients, which is known by its port.
-pub(crate) fn own_address() -> SocketAddr {
-    let [_, high, middle, low] = std::process::id().to_be_bytes();
-    (Ipv4Addr::new(127, 64 + high % 64, middle, low), 0).into()
-}
-
-/// A port of that address that was free a moment ago, for a server whose successor is to have the same.
-pub(crate) fn own_port() -> SocketAddr {
-    TcpListener::bind(own_address()).unwrap().local_addr().unwrap()
 }
 
 /// Servers that have patience with a silent client, as a busy machine makes of a living one. Of a killed one they learn by

@@ -4,6 +4,10 @@
 //! The work, the merged history, the checkers and the counters are those of the stress on shared memory. Servers and workers
 //! are the test's own binary, started again with a task in the environment.
 
+#[path = "../loopback/mod.rs"]
+mod loopback;
+
+use self::loopback::own_address;
 use crate::stress::child::LETS_GO;
 use crate::stress::{Dice, LOCKS, PATIENCE, TASK, end, ended_by, folder, judge, now_ns};
 use lockwright::inspect::Inspector;
@@ -16,9 +20,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-const HEARTBEAT: Duration = Duration::from_millis(50);
-const GRACE: Duration = Duration::from_millis(400);
 
 /// How clients reach the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +40,21 @@ impl Transport {
         }
     }
 
+    /// How many times slower everything is: queue pairs are tried on an emulated machine.
+    const fn slower(self) -> u32 {
+        match self {
+            Self::Tcp => 1,
+            #[cfg(feature = "rdma")]
+            Self::Rdma => 3,
+        }
+    }
+
     fn serve(self, options: ServerOptions, place: &str) -> ServerOptions {
         let place = place.parse().unwrap();
+        // Short, so that clients that are stopped outlive it.
+        let options = options
+            .heartbeat(Duration::from_millis(50) * self.slower())
+            .grace(Duration::from_millis(400) * self.slower());
         match self {
             Self::Tcp => options.listen(place),
             #[cfg(feature = "rdma")]
@@ -140,8 +154,7 @@ pub(crate) fn is_child(transport: Transport) -> bool {
 
 fn serve(transport: Transport, folder: &Path, place: &str, offers: &str) {
     // Connections are read by two threads, whatever the number of cores: the one that has the lock table serves for both.
-    let options =
-        ServerOptions::default().threads(2).state(folder.join("state")).heartbeat(HEARTBEAT).grace(GRACE);
+    let options = ServerOptions::default().threads(2).state(folder.join("state"));
     let options = Offers::serve(offers, transport.serve(options, place));
     // The port may still be taken by a predecessor that is about to be gone.
     let until = Instant::now() + Duration::from_secs(10);
@@ -206,8 +219,7 @@ impl<'a> Stress<'a> {
         let seed = number("LOCKWRIGHT_SEED", std::process::id().into());
         println!("seed {seed}; LOCKWRIGHT_SEED={seed} repeats the choice of victims");
         let folder = folder(&format!("served-{}", plan.test.len()));
-        // A port that was free a moment ago.
-        let place = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let place = own_address().to_string();
         let server = server(&plan, &folder, &place);
         let (notes, dice) = (Log::of_parent(&folder, now_ns).unwrap(), Dice(seed));
         let url = plan.transport.url(&place);
@@ -260,7 +272,7 @@ impl<'a> Stress<'a> {
         let signal = |signal| kill(Pid::from_raw(pid as i32), signal).unwrap();
         self.notes.write(&format!("S {pid}"));
         signal(Signal::SIGSTOP);
-        std::thread::sleep(Duration::from_millis(100 + self.dice.below(900)));
+        std::thread::sleep(Duration::from_millis(100 + self.dice.below(900)) * self.plan.transport.slower());
         signal(Signal::SIGCONT);
         self.notes.write(&format!("C {pid}"));
         self.stops += 1;
