@@ -153,8 +153,9 @@ mod tests {
     fn what_a_peer_was_not_asked_is_a_dash_and_a_missed_goal_says_miss() {
         let figure = |workload: &str, peer: &str| json!({ "workload": workload, "peer": peer, "cycles_per_second": 2e6, "least": 900.0, "most": 3e6 });
         let goal = json!({ "goal": "faster", "ratio": 1.5, "bound": "at least 2 times", "holds": false, "reason": null });
+        let note = json!({ "noted": "etcd", "note": "by its gateway" });
         let comparison = Comparison {
-            lines: vec![figure("own name, 1", "redis"), figure("ranges, 8", "fcntl"), goal],
+            lines: vec![figure("own name, 1", "redis"), figure("ranges, 8", "fcntl"), goal, note],
             left_out: vec!["etcd: etcd is not installed".to_owned()],
             quick: false,
             commit: "abc".to_owned(),
@@ -164,6 +165,10 @@ mod tests {
         let page = markdown(&comparison);
         assert!(page.contains("| own name, 1 | 2.00 M (900 to 3.00 M) | – |"), "{page}");
         assert!(page.contains("MISS: 1.50 times") && page.contains("Left out: etcd"), "{page}");
+        assert!(
+            page.contains("at commit abc on today, 2 cores") && page.contains(" etcd: by its gateway."),
+            "{page}"
+        );
         assert!(svg(&comparison).matches("<rect").count() == 2 && html(&comparison).contains("</html>"));
     }
 }
