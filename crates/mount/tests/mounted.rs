@@ -11,8 +11,9 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -94,6 +95,27 @@ fn range(file: &File, kind: i32, start: i64, len: i64) -> Result<(), Errno> {
     fcntl(file, FcntlArg::F_OFD_SETLK(&asked))
         .map(drop)
         .map_err(|error| Errno::from_raw_os_error(error as i32))
+}
+
+/// Held while a process is started. Until it runs its own program it has every file open that this one has open then, and what
+/// is mounted is in use.
+static STARTING: Mutex<()> = Mutex::new(());
+
+fn start(command: &mut Command) -> Child {
+    let _starting = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    command.spawn().unwrap()
+}
+
+/// Unmounts what has no open file: nor has any process that another test is about to start.
+fn unmount_unused(mounted: &Mounted) {
+    let _none_starts = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
+    assert_eq!(mounted.unmount().unwrap(), Unmounted::Clean);
+}
+
+/// Whether a process sleeps in this system call.
+fn sleeps_in(child: &Child, call: i64) -> bool {
+    let found = fs::read_to_string(format!("/proc/{}/syscall", child.id())).unwrap();
+    found.split(' ').next() == Some(&call.to_string())
 }
 
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
@@ -181,7 +203,7 @@ fn files_are_passed_through_by_the_kernel_and_without_it() {
             fs::remove_file(at.join(name)).unwrap();
         }
         assert_eq!(fs::read_dir(&source).unwrap().count(), 0);
-        assert_eq!(mounted.unmount().unwrap(), Unmounted::Clean);
+        unmount_unused(&mounted);
         assert!(mounted.wait(PATIENCE), "it ends");
     }
 }
@@ -198,7 +220,7 @@ fn other_users_have_the_rights_that_they_have_below_and_own_what_they_make() {
     fs::set_permissions(at.join("free"), fs::Permissions::from_mode(0o777)).unwrap();
     let as_nobody = |script: &str| {
         let mut shell = Command::new("sh");
-        shell.args(["-c", script]).current_dir(at).uid(NOBODY).gid(NOBODY).status().unwrap().success()
+        start(shell.args(["-c", script]).current_dir(at).uid(NOBODY).gid(NOBODY)).wait().unwrap().success()
     };
     assert!(!as_nobody("cat secret 2>/dev/null"));
     assert!(!as_nobody("echo > new 2>/dev/null"));
@@ -283,15 +305,10 @@ fn a_program_that_waits_can_be_killed() {
     let held = open(one.at().join("file"));
     held.lock().unwrap();
     for at in [one.at(), two.at()] {
-        // It says that it is about to wait, and then is the program that waits.
-        let script = "exec 9<file; echo > waits; exec flock 9";
-        let mut waiter = Command::new("sh").args(["-c", script]).current_dir(at).spawn().unwrap();
-        until("it is about to wait", || place.source().join("waits").exists());
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(waiter.try_wait().unwrap().is_none(), "it waits");
+        let mut waiter = start(Command::new("sh").args(["-c", "exec 9<file; exec flock 9"]).current_dir(at));
+        until("it waits", || sleeps_in(&waiter, libc::SYS_flock));
         waiter.kill().unwrap();
         until("it is gone", || waiter.try_wait().unwrap().is_some());
-        fs::remove_file(place.source().join("waits")).unwrap();
     }
     held.unlock().unwrap();
     until("who was killed has got nothing", || open(two.at().join("file")).try_lock().is_ok());
@@ -334,7 +351,7 @@ fn what_cannot_be_mounted_is_refused_in_one_line() {
     let nowhere = MountOptions { source: place.0.join("nowhere"), ..good.clone() };
     assert!(matches!(refused(&nowhere), MountError::Folder { .. }));
     // And nothing is left mounted.
-    assert_eq!(mount(&good).unmount().unwrap(), Unmounted::Clean);
+    unmount_unused(&mount(&good));
     // A folder can be mounted in its own place.
     fs::write(place.source().join("file"), "x").unwrap();
     let own = mount(&MountOptions { at: place.source(), ..good });

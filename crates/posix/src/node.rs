@@ -62,6 +62,9 @@ impl From<CoverError> for Stop {
 
 /// How a request that blocks spends its time.
 pub trait Pause {
+    /// The request has to wait, and looks once more before it does.
+    fn begin(&mut self) {}
+
     /// Lets `time` pass, or less if something has changed since `seen`. `false` if the request is to end.
     fn pause(&mut self, changes: &Changes, seen: u64, time: Duration) -> bool;
 }
@@ -197,6 +200,7 @@ impl Node {
             Err(Refusal::Held(_) | Refusal::Elsewhere) => {}
             outcome => return outcome.map_err(stopped),
         }
+        pause.begin();
         self.changes.waiting.fetch_add(1, SeqCst);
         let outcome = self.wait(file, request, pause);
         self.changes.waiting.fetch_sub(1, SeqCst);

@@ -1,12 +1,14 @@
-//! What programs call. Each function decides whether the file is ours; if not, libc's does what it always did.
+//! What programs lock by. Each function decides whether the file is ours; if not, libc's does what it always did.
 //!
 //! Those with a variable number of arguments are declared with the most that they take: on x86-64 and aarch64 Linux these are
 //! passed the same way.
 
-use crate::descriptors::{Descriptor, Process, inside, process};
-use crate::pause::Timer;
-use crate::real::{CLOSE, CLOSE_RANGE, DUP, DUP2, DUP3, FCLOSE, FCNTL, FLOCK, LOCKF};
-use libc::{c_int, c_uint};
+use crate::closing::duplicated;
+use crate::descriptors::{Descriptor, Process, is_of_ours, process};
+use crate::inside::inside;
+use crate::pause::Signals;
+use crate::real::{FCNTL, FLOCK, LOCKF};
+use libc::c_int;
 use lockwright_posix::{BadExtent, Extent, Kind, Node, NodeFile, Owner, Request, Stop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -38,26 +40,30 @@ fn complain(why: &str) {
 }
 
 /// Does `work` with the descriptor if its file is ours, and `otherwise` if not.
+///
+/// Nothing in here locks files of its own: a thread that is inside already is one that a signal handler has interrupted.
 fn ours(
     fd: c_int,
     work: impl FnOnce(&Process, &Node, &Descriptor) -> Answer,
     otherwise: impl FnOnce() -> c_int,
 ) -> c_int {
-    let done = process().and_then(|process| {
-        inside(|| match process.find(fd) {
-            Ok(None) => None,
-            Ok(Some(found)) => Some(match process.node() {
-                Ok(node) => work(process, node, &found),
-                Err(_) => Err(libc::ENOLCK),
-            }),
-            Err(why) => {
-                complain(&why);
-                Some(Err(libc::ENOLCK))
-            }
-        })
-        .flatten()
+    let Some(process) = process() else { return otherwise() };
+    let done = inside(|| match process.find(fd) {
+        Ok(None) => None,
+        Ok(Some(found)) => Some(match process.node() {
+            Ok(node) => work(process, node, &found),
+            Err(_) => Err(libc::ENOLCK),
+        }),
+        Err(why) => {
+            complain(&why);
+            Some(Err(libc::ENOLCK))
+        }
     });
-    done.map_or_else(otherwise, tell)
+    match done {
+        Some(done) => done.map_or_else(otherwise, tell),
+        None if is_of_ours(fd) => tell(Err(libc::ENOLCK)),
+        None => otherwise(),
+    }
 }
 
 /// # Safety
@@ -132,18 +138,38 @@ fn record(
         (_, None) => node.unlock(file, owner, extent).map(|()| 0).map_err(|stop| number(&stop)),
         (command, Some(kind)) => {
             may(found, kind)?;
-            let waits = matches!(command, libc::F_SETLKW | libc::F_OFD_SETLKW);
-            take(node, file, &Request { owner, pid, extent, kind }, waits)
+            let request = Request { owner, pid, extent, kind };
+            match command {
+                libc::F_SETLKW | libc::F_OFD_SETLKW => take(process, node, (fd, found), file, &request),
+                _ => try_take(node, file, &request),
+            }
         }
     }
 }
 
-fn take(node: &Node, file: &Arc<NodeFile>, request: &Request, waits: bool) -> Answer {
-    let taken = match waits {
-        true => node.lock(file, request, &mut Timer::new()),
-        false => node.try_lock(file, request),
-    };
-    taken.map(|()| 0).map_err(|stop| number(&stop))
+fn take(
+    process: &Process,
+    node: &Node,
+    (fd, found): (c_int, &Descriptor),
+    file: &Arc<NodeFile>,
+    request: &Request,
+) -> Answer {
+    let mut signals = Signals::new();
+    // The first attempt in this host's memory is over sooner than signals are held back.
+    if !process.is_local() {
+        signals.hold();
+    }
+    node.lock(file, request, &mut signals).map_err(|stop| number(&stop))?;
+    if process.still_has(fd, found) {
+        return Ok(0);
+    }
+    // Closed meanwhile, by another thread or by the handler of a signal: its locks have been freed before this one.
+    let _ = node.unlock(file, request.owner, request.extent);
+    Err(libc::EBADF)
+}
+
+fn try_take(node: &Node, file: &NodeFile, request: &Request) -> Answer {
+    node.try_lock(file, request).map(|()| 0).map_err(|stop| number(&stop))
 }
 
 /// A lock for reading needs a descriptor that reads, one for writing one that writes.
@@ -197,7 +223,10 @@ unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
             _ => return Err(libc::EINVAL),
         };
         let request = Request { owner, pid: process.pid, extent: Extent::WHOLE, kind };
-        take(node, &found.flocks, &request, operation & libc::LOCK_NB == 0)
+        match operation & libc::LOCK_NB {
+            0 => take(process, node, (fd, found), &found.flocks, &request),
+            _ => try_take(node, &found.flocks, &request),
+        }
     };
     ours(fd, work, || FLOCK.get()(fd, operation))
 }
@@ -214,9 +243,13 @@ unsafe extern "C" fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int {
             libc::F_ULOCK => {
                 node.unlock(&found.records, owner, extent).map(|()| 0).map_err(|stop| number(&stop))
             }
-            libc::F_LOCK | libc::F_TLOCK => {
+            libc::F_LOCK => {
                 may(found, kind)?;
-                take(node, &found.records, &request, command == libc::F_LOCK)
+                take(process, node, (fd, found), &found.records, &request)
+            }
+            libc::F_TLOCK => {
+                may(found, kind)?;
+                try_take(node, &found.records, &request)
             }
             libc::F_TEST => match node.test(&found.records, &request).map_err(|stop| number(&stop))? {
                 None => Ok(0),
@@ -234,90 +267,4 @@ unsafe extern "C" fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int {
 unsafe extern "C" fn lockf(fd: c_int, command: c_int, len: i64) -> c_int {
     // SAFETY: passed on; the same on 64-bit systems.
     unsafe { lockf64(fd, command, len) }
-}
-
-/// `made` is a new descriptor of what `fd` is one of, if it is one at all.
-fn duplicated(fd: c_int, made: c_int) -> c_int {
-    if made >= 0
-        && let Some(process) = process()
-    {
-        inside(|| process.duplicate(fd, made));
-    }
-    made
-}
-
-/// A descriptor is about to be closed: the process's locks of the file go, and those of the description if it ends.
-fn closing(fd: c_int) {
-    let Some(process) = process() else { return };
-    inside(|| {
-        let (Some((found, ends)), Ok(node)) = (process.forget(fd), process.node()) else { return };
-        let _ = node.unlock(&found.records, Owner::Process(u64::from(process.pid)), Extent::WHOLE);
-        if let Some(description) = found.description.filter(|_| ends) {
-            for file in [&found.records, &found.flocks] {
-                let _ = node.unlock(file, Owner::Description(description), Extent::WHOLE);
-            }
-        }
-    });
-}
-
-/// # Safety
-/// As of libc's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
-    closing(fd);
-    CLOSE.get()(fd)
-}
-
-/// # Safety
-/// As of libc's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fclose(file: *mut libc::FILE) -> c_int {
-    // What is buffered is written before the locks go.
-    // SAFETY: the caller's file.
-    let fd = unsafe {
-        libc::fflush(file);
-        libc::fileno(file)
-    };
-    closing(fd);
-    FCLOSE.get()(file)
-}
-
-/// # Safety
-/// As of libc's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    const CLOEXEC: c_int = 4;
-    if flags & CLOEXEC == 0
-        && let Some(process) = process()
-    {
-        process.between(first, last).into_iter().for_each(closing);
-    }
-    CLOSE_RANGE.get()(first, last, flags)
-}
-
-/// # Safety
-/// As of libc's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    duplicated(fd, DUP.get()(fd))
-}
-
-/// # Safety
-/// As of libc's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
-    if fd != to {
-        closing(to);
-    }
-    duplicated(fd, DUP2.get()(fd, to))
-}
-
-/// # Safety
-/// As of libc's.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    if fd != to {
-        closing(to);
-    }
-    duplicated(fd, DUP3.get()(fd, to, flags))
 }

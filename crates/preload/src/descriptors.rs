@@ -3,10 +3,13 @@
 //! A descriptor is looked at when it is first locked, and forgotten when it is closed. One that this process has not made
 //! itself (it was there when the program began, or came with a fork) has a description that others share.
 
+use crate::inside::{Closed, anew, inside};
+use crate::pause::without_signals;
 use crate::real::FCNTL;
-use lockwright_posix::{FileId, Node, NodeFile};
-use std::cell::Cell;
+use lockwright_posix::{Extent, FileId, Node, NodeFile, Owner};
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -15,6 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 /// A descriptor of a file that is ours.
 #[derive(Clone)]
 pub(crate) struct Descriptor {
+    /// Device and inode.
+    pub(crate) inode: (u64, u64),
     /// Record locks.
     pub(crate) records: Arc<NodeFile>,
     /// Flocks.
@@ -25,9 +30,20 @@ pub(crate) struct Descriptor {
     pub(crate) mode: i32,
 }
 
+/// What was known of a descriptor.
+pub(crate) struct Forgotten {
+    fd: i32,
+    is_inherited: bool,
+    /// If it was locked, or made of one that was.
+    known: Option<Descriptor>,
+    /// Its file, if the process has locked that by any descriptor. The description may be another one's.
+    of_file: Option<Descriptor>,
+}
+
 /// Everything that belongs to this process. A child has one of its own.
 pub(crate) struct Process {
     pub(crate) pid: u32,
+    space: String,
     node: OnceLock<Result<Node, String>>,
     /// By number: those that were locked, or made of one that was. Of others nothing is kept: they may be closed unseen.
     known: Mutex<Vec<Option<Descriptor>>>,
@@ -39,22 +55,6 @@ pub(crate) struct Process {
 
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
-thread_local! {
-    /// Whether this thread is at work in here: what it opens and closes then is not the program's.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `work` if this thread is not at work in here already.
-pub(crate) fn inside<T>(work: impl FnOnce() -> T) -> Option<T> {
-    let was = INSIDE.try_with(|inside| inside.replace(true)).unwrap_or(true);
-    if was {
-        return None;
-    }
-    let done = work();
-    let _ = INSIDE.try_with(|inside| inside.set(false));
-    Some(done)
-}
-
 fn paths() -> &'static [PathBuf] {
     static PATHS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PATHS.get_or_init(|| {
@@ -64,17 +64,22 @@ fn paths() -> &'static [PathBuf] {
     })
 }
 
+/// This process's, if it has begun and there are files that are ours. A signal handler may ask.
+pub(crate) fn begun() -> Option<&'static Process> {
+    // SAFETY: what was stored is never freed.
+    unsafe { PROCESS.load(SeqCst).as_ref() }
+}
+
 /// This process's; `None` if no files are ours.
 pub(crate) fn process() -> Option<&'static Process> {
-    let found = PROCESS.load(SeqCst);
-    // SAFETY: what was stored is never freed.
-    if let Some(process) = unsafe { found.as_ref() } {
+    if let Some(process) = begun() {
         return Some(process);
     }
     if paths().is_empty() {
         return None;
     }
-    let made = Box::into_raw(Box::new(Process::new()));
+    let make = || Box::into_raw(Box::new(Process::new()));
+    let (found, made) = (std::ptr::null_mut(), inside(make).unwrap_or_else(make));
     // SAFETY: as above; the one that comes too late is used by no thread.
     match PROCESS.compare_exchange(found, made, SeqCst, SeqCst) {
         Ok(_) => {
@@ -90,7 +95,7 @@ pub(crate) fn process() -> Option<&'static Process> {
 
 /// In the child: what the parent holds is the parent's.
 extern "C" fn forked() {
-    inside(|| PROCESS.store(Box::into_raw(Box::new(Process::new())), SeqCst));
+    anew(|| PROCESS.store(Box::into_raw(Box::new(Process::new())), SeqCst));
 }
 
 /// Before the program's first own step: whatever descriptor there is was inherited.
@@ -104,12 +109,12 @@ static BEGIN: extern "C" fn() = begin;
 
 impl Process {
     fn new() -> Self {
-        let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
-        let listed: Vec<i32> = listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
         // But for the one by which they were listed.
-        let inherited = listed.into_iter().filter(|fd| FCNTL.get()(*fd, libc::F_GETFD, 0) >= 0).collect();
+        let inherited =
+            open_descriptors().into_iter().filter(|fd| FCNTL.get()(*fd, libc::F_GETFD, 0) >= 0).collect();
         Self {
             pid: std::process::id(),
+            space: std::env::var("LOCKWRIGHT_SPACE").unwrap_or_else(|_| "shm:".to_owned()),
             node: OnceLock::new(),
             known: Mutex::default(),
             inherited: Mutex::new(inherited),
@@ -120,11 +125,14 @@ impl Process {
 
     /// Takes locks.
     pub(crate) fn node(&self) -> Result<&Node, &str> {
-        let open = || {
-            let space = std::env::var("LOCKWRIGHT_SPACE").unwrap_or_else(|_| "shm:".to_owned());
-            Node::open(&space, &lockwright::Client::options()).map_err(|error| error.to_string())
-        };
-        self.node.get_or_init(open).as_ref().map_err(String::as_str)
+        let open =
+            || Node::open(&self.space, &lockwright::Client::options()).map_err(|error| error.to_string());
+        self.node.get_or_init(|| without_signals(open)).as_ref().map_err(String::as_str)
+    }
+
+    /// Whether its locks are in this host's memory.
+    pub(crate) fn is_local(&self) -> bool {
+        self.space.starts_with("shm:")
     }
 
     /// The descriptor, if its file is ours.
@@ -138,6 +146,13 @@ impl Process {
             self.keep(fd, found.clone());
         }
         Ok(found)
+    }
+
+    /// Whether the descriptor is still what was found.
+    pub(crate) fn still_has(&self, fd: i32, found: &Descriptor) -> bool {
+        let same = |known: &Descriptor| (known.inode, known.description) == (found.inode, found.description);
+        usize::try_from(fd)
+            .is_ok_and(|fd| matches!(lock(&self.known).get(fd), Some(Some(known)) if same(known)))
     }
 
     fn keep(&self, fd: i32, descriptor: Descriptor) {
@@ -163,7 +178,7 @@ impl Process {
         let shared = lock(&self.inherited).contains(&fd);
         let description = (!shared).then(|| self.descriptions.fetch_add(1, Relaxed));
         let mode = FCNTL.get()(fd, libc::F_GETFL, 0) & libc::O_ACCMODE;
-        let descriptor = Descriptor { records: file(false)?, flocks: file(true)?, description, mode };
+        let descriptor = Descriptor { inode, records: file(false)?, flocks: file(true)?, description, mode };
         lock(&self.locked).insert(inode, descriptor.clone());
         Ok(Some(descriptor))
     }
@@ -190,35 +205,99 @@ impl Process {
         self.pid == std::process::id()
     }
 
-    /// The descriptor is about to be closed: what it was of, if that was locked, and whether its description ends with it.
-    pub(crate) fn forget(&self, fd: i32) -> Option<(Descriptor, bool)> {
+    /// The descriptor is about to be closed: what is known of it, if anything is.
+    pub(crate) fn forget(&self, fd: i32) -> Option<Forgotten> {
         if !self.is_this() {
             return None;
         }
-        lock(&self.inherited).retain(|other| *other != fd);
-        if lock(&self.locked).is_empty() {
-            return None;
-        }
-        let mut known = lock(&self.known);
-        if let Some(descriptor) = usize::try_from(fd).ok().and_then(|fd| known.get_mut(fd)?.take()) {
-            let same = |other: &Descriptor| other.description == descriptor.description;
-            let ends = descriptor.description.is_some() && !known.iter().flatten().any(same);
-            return Some((descriptor, ends));
-        }
-        drop(known);
-        // Never locked by this one, perhaps by another: closing it frees the process's locks, too.
-        let descriptor = lock(&self.locked).get(&inode(fd)?)?.clone();
-        Some((descriptor, false))
+        let mut inherited = lock(&self.inherited);
+        let count = inherited.len();
+        inherited.retain(|other| *other != fd);
+        let is_inherited = inherited.len() < count;
+        drop(inherited);
+        let known = usize::try_from(fd).ok().and_then(|fd| lock(&self.known).get_mut(fd)?.take());
+        let of_file = match &known {
+            Some(known) => Some(known.clone()),
+            None => self.locked_by_another(inode(fd)),
+        };
+        (is_inherited || of_file.is_some()).then_some(Forgotten { fd, is_inherited, known, of_file })
     }
 
-    /// The descriptors from `first` to `last` that are known.
-    pub(crate) fn between(&self, first: u32, last: u32) -> Vec<i32> {
-        let (first, last) = (first as usize, last as usize);
-        let known = lock(&self.known);
-        let known =
-            known.iter().enumerate().filter(|(fd, known)| first <= *fd && *fd <= last && known.is_some());
-        known.map(|(fd, _)| fd as i32).collect()
+    /// The file, if this process has locked it by any descriptor: closing another one frees its record locks, too.
+    fn locked_by_another(&self, inode: Option<(u64, u64)>) -> Option<Descriptor> {
+        let locked = lock(&self.locked);
+        if locked.is_empty() {
+            return None;
+        }
+        locked.get(&inode?).cloned()
     }
+
+    /// It was not closed after all.
+    pub(crate) fn restore(&self, forgotten: Forgotten) {
+        if forgotten.is_inherited {
+            lock(&self.inherited).push(forgotten.fd);
+        }
+        if let Some(known) = forgotten.known {
+            self.keep(forgotten.fd, known);
+        }
+    }
+
+    /// It was closed: the process's locks of the file go, and those of the description if it has ended.
+    pub(crate) fn release(&self, forgotten: &Forgotten) {
+        let (Some(of_file), Ok(node)) = (&forgotten.of_file, self.node()) else { return };
+        let _ = node.unlock(&of_file.records, Owner::Process(u64::from(self.pid)), Extent::WHOLE);
+        let Some(description) = forgotten.known.as_ref().and_then(|known| known.description) else { return };
+        let same = |other: &Descriptor| other.description == Some(description);
+        if lock(&self.known).iter().flatten().any(same) {
+            return;
+        }
+        for file in [&of_file.records, &of_file.flocks] {
+            let _ = node.unlock(file, Owner::Description(description), Extent::WHOLE);
+        }
+    }
+
+    /// A descriptor was closed by a signal handler, while this could not be seen.
+    pub(crate) fn release_closed(&self, closed: Closed) {
+        let is_known = |known: &mut Descriptor| known.inode == closed.inode;
+        let known =
+            usize::try_from(closed.fd).ok().and_then(|fd| lock(&self.known).get_mut(fd)?.take_if(is_known));
+        let of_file = known.clone().or_else(|| self.locked_by_another(Some(closed.inode)));
+        self.release(&Forgotten { fd: closed.fd, is_inherited: false, known, of_file });
+    }
+
+    /// Descriptors that are not any more what is known of them were closed, unseen.
+    pub(crate) fn release_all_closed(&self) {
+        let is_other = |(fd, known): (usize, &Option<Descriptor>)| {
+            let known = known.as_ref()?.inode;
+            (inode(fd as i32) != Some(known)).then_some(Closed { fd: fd as i32, inode: known })
+        };
+        let closed: Vec<_> = lock(&self.known).iter().enumerate().filter_map(is_other).collect();
+        closed.into_iter().for_each(|closed| self.release_closed(closed));
+    }
+
+    /// The descriptors from `first` to `last`, if any file was locked.
+    pub(crate) fn between(&self, first: u32, last: u32) -> Vec<i32> {
+        let is_between = |fd: &i32| u32::try_from(*fd).is_ok_and(|fd| (first..=last).contains(&fd));
+        if lock(&self.locked).is_empty() {
+            return lock(&self.inherited).iter().copied().filter(is_between).collect();
+        }
+        open_descriptors().into_iter().filter(is_between).collect()
+    }
+}
+
+fn open_descriptors() -> Vec<i32> {
+    let listed = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    listed.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Whether a descriptor's file is ours. A signal handler may ask: nothing is allocated or locked.
+pub(crate) fn is_of_ours(fd: i32) -> bool {
+    let mut name = [0_u8; 32];
+    let _ = write!(&mut name[..31], "/proc/self/fd/{fd}");
+    let mut path = [0_u8; libc::PATH_MAX as usize];
+    // SAFETY: the name ends with a zero, and no more is written than there is room for.
+    let len = unsafe { libc::readlink(name.as_ptr().cast(), path.as_mut_ptr().cast(), path.len()) };
+    usize::try_from(len).is_ok_and(|len| is_ours(Path::new(OsStr::from_bytes(&path[..len]))))
 }
 
 fn is_ours(path: &Path) -> bool {
@@ -231,7 +310,8 @@ fn is_ours(path: &Path) -> bool {
     })
 }
 
-fn inode(fd: i32) -> Option<(u64, u64)> {
+/// Device and inode. A signal handler may ask.
+pub(crate) fn inode(fd: i32) -> Option<(u64, u64)> {
     // SAFETY: the structure is plain numbers, and of our own.
     unsafe {
         let mut status: libc::stat64 = std::mem::zeroed();

@@ -9,7 +9,9 @@
 //! |---|---|
 //! | `real` | the functions that are hidden by ours |
 //! | `descriptors` | which descriptors are of files that are ours, and of which description |
-//! | `calls` | what programs call |
+//! | `calls` | what programs lock by |
+//! | `closing` | what closes and duplicates descriptors |
+//! | `inside` | whether a thread is at work in here, and what handlers of signals close meanwhile |
 //! | `pause` | how a call that blocks waits, and what a signal does to it |
 //!
 //! What cannot be seen from here: programs that are linked statically, and system calls that are made past libc. A child does
@@ -20,6 +22,8 @@
 #![allow(unsafe_code)]
 
 mod calls;
+mod closing;
 mod descriptors;
+mod inside;
 mod pause;
 mod real;

@@ -1,6 +1,6 @@
 //! The functions that ours hide: those of the next library, which is libc.
 
-use libc::{c_char, c_int, c_uint, c_void};
+use libc::{DIR, FILE, c_char, c_int, c_uint, c_void};
 use std::mem::transmute_copy;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -38,9 +38,14 @@ pub(crate) static FCNTL: Real<extern "C" fn(c_int, c_int, usize) -> c_int> = Rea
 pub(crate) static FLOCK: Real<extern "C" fn(c_int, c_int) -> c_int> = Real::new(c"flock");
 pub(crate) static LOCKF: Real<extern "C" fn(c_int, c_int, i64) -> c_int> = Real::new(c"lockf64");
 pub(crate) static CLOSE: Real<extern "C" fn(c_int) -> c_int> = Real::new(c"close");
-pub(crate) static FCLOSE: Real<extern "C" fn(*mut libc::FILE) -> c_int> = Real::new(c"fclose");
+pub(crate) static FCLOSE: Real<extern "C" fn(*mut FILE) -> c_int> = Real::new(c"fclose");
 pub(crate) static DUP: Real<extern "C" fn(c_int) -> c_int> = Real::new(c"dup");
 pub(crate) static DUP2: Real<extern "C" fn(c_int, c_int) -> c_int> = Real::new(c"dup2");
 pub(crate) static DUP3: Real<extern "C" fn(c_int, c_int, c_int) -> c_int> = Real::new(c"dup3");
 pub(crate) static CLOSE_RANGE: Real<extern "C" fn(c_uint, c_uint, c_int) -> c_int> =
     Real::new(c"close_range");
+pub(crate) static CLOSEFROM: Real<extern "C" fn(c_int)> = Real::new(c"closefrom");
+pub(crate) static CLOSEDIR: Real<extern "C" fn(*mut DIR) -> c_int> = Real::new(c"closedir");
+pub(crate) type Reopen = extern "C" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
+pub(crate) static FREOPEN: Real<Reopen> = Real::new(c"freopen");
+pub(crate) static FREOPEN64: Real<Reopen> = Real::new(c"freopen64");
