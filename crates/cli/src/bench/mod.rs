@@ -14,6 +14,7 @@ mod cluster;
 #[cfg(feature = "fiss")]
 mod decider;
 mod measure;
+mod one_sided;
 mod partner;
 #[cfg(feature = "compare")]
 mod peers;
@@ -249,6 +250,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         rows.push(shm::waiter(&place)?);
         bar.set_message("locks of a server");
         rows.extend(tcp::uncontended(&runs)?);
+        bar.set_message("one-sided spaces");
+        rows.push(one_sided::local(&place, &runs)?);
+        rows.extend(one_sided::over_tcp(&runs)?);
     }
     bar.finish_and_clear();
     let busy = busy.as_deref();
