@@ -93,12 +93,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SPACE")]
     export: Vec<String>,
     /// Lend memory for a space, lent:NAME, whose locks clients take by the verbs of their NICs; may be given several times.
-    /// NAME,tree: ranges on trees, in one round trip, as whole units; with unit=N (numbers of a unit, 4096), units=N (of a
+    /// NAME,tree: ranges on trees, in one round trip or a few, as whole units; with unit=N (numbers of a unit, 4096), units=N (of a
     /// range lock, 4096) and names=N (256)
     #[arg(long, value_name = "NAME[,tree...]", value_parser = one_sided_space, requires = "rdma")]
     lend: Vec<OneSidedSpace>,
     /// Lend to processes of this machine, too: they say shm:lent:NAME and take the same locks by CPU instructions. Names only,
-    /// no ranges; while one side waits, the other may have BUDGET grants in a row [default: 8]
+    /// no ranges; a side has at most BUDGET grants in a row, and one that waits sees at most two such turns [default: 8]
     #[arg(long, value_name = "BUDGET", num_args = 0..=1, default_missing_value = "8", requires = "lend",
         value_parser = clap::value_parser!(u16).range(1..))]
     local: Option<u16>,
@@ -150,6 +150,19 @@ impl OneSidedSpace {
             (Some(Tree { unit, units, .. }), None) => {
                 format!("names by ShiftLock, ranges by Citron: {units} units of {unit}")
             }
+        }
+    }
+
+    /// The same for programs.
+    fn json(&self) -> serde_json::Value {
+        let space = format!("lent:{}", self.name);
+        match (self.tree, self.local) {
+            (_, Some(budget)) => json!({ "space": space, "keyed": "qplock-member", "budget": budget }),
+            (None, None) => json!({ "space": space, "keyed": "holders", "ranges": "holders" }),
+            (Some(Tree { unit, units, names }), None) => json!({
+                "space": space, "keyed": "holders", "ranges": "citron-member",
+                "unit": unit, "units": units, "names": names,
+            }),
         }
     }
 
@@ -215,8 +228,11 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
             "http": server.http().map(|address| address.to_string()),
             "rdma": server.rdma().map(|(address, _)| address.to_string()),
             "rdma_device": server.rdma().map(|(_, device)| device),
-            "lends": args.lend.iter().map(|space| format!("lent:{}", space.name)).collect::<Vec<_>>(),
-            "lends_locally": args.local.is_some(),
+            "lends": args
+                .lend
+                .iter()
+                .map(|space| OneSidedSpace { local: args.local, ..space.clone() }.json())
+                .collect::<Vec<_>>(),
             "recovering": server.began_recovering(),
         });
         writeln!(out, "{said}")?;

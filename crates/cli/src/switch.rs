@@ -176,6 +176,7 @@ fn write_status(status: &Value, out: &mut impl Write) -> Result<()> {
     let packets = &status["packets"];
     writeln!(out, "packets    {} received, {} sent", packets["received"], packets["sent"])?;
     writeln!(out, "           {} grants, {} passed on", packets["grants"], packets["passed_on"])?;
-    writeln!(out, "           {} malformed, {} forged: dropped", packets["malformed"], packets["forged"])?;
+    let dropped = ["malformed", "forged", "astray"].map(|why| format!("{} {why}", packets[why]));
+    writeln!(out, "           {}: dropped", dropped.join(", "))?;
     Ok(())
 }

@@ -48,7 +48,7 @@
 //! | `tcp://HOST:PORT/shm:` | the server's host's shared memory, exported by it | both of the above | no |
 //! | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA (feature `rdma`) | | yes |
 //! | `fiss://HOST:PORT/NAME` | locks that a decider in the network grants; no ranges | every host that reaches the decider | no |
-//! | `rdma://HOST:PORT/lent:NAME` | memory of the server that clients access one-sidedly | | no; downgrade if it is local, too |
+//! | `rdma://HOST:PORT/lent:NAME` | memory of the server that clients access one-sidedly | | no; downgrade of ranges on trees, and if it is local, too |
 //! | `shm:lent:NAME` | the same on the server's host, by CPU instructions, if it is served with `--local` | processes of the server's user | downgrade |
 //!
 //! # When something fails

@@ -273,7 +273,8 @@ impl ServerOptions {
     }
 
     /// The same for processes of this host, too, which open it as `shm:lent:NAME` and take its locks by CPU instructions: mutexes
-    /// and reader-writer locks, no ranges. While one side waits, the other may have `budget` grants in a row.
+    /// and reader-writer locks, no ranges. A side has at most `budget` grants in a row, and a client that waits on the other side sees at
+    /// most two such turns.
     ///
     /// # Errors
     /// In words, if there can be no such space.

@@ -157,7 +157,7 @@ fn a_guard_hears_that_its_lock_is_lost() {
 }
 
 #[test]
-fn a_network_that_loses_doubles_and_reorders_packets_only_takes_longer() {
+fn a_network_that_loses_doubles_delays_and_reorders_packets_only_takes_longer() {
     let switch = switch();
     let network = Lossy::to(switch.address(), 5, 20_261_118);
     lose_no_update(network.address, 40);

@@ -6,10 +6,11 @@ mod apart;
 
 use apart::{LONG, TASK, eventually, holder, own_address};
 use lockwright::inspect::{EntryState, Inspector};
-use lockwright::{Client, GuardState, LockError, LockSet, OpenError};
+use lockwright::{ChangeError, Client, GuardState, LockError, LockSet, OpenError};
 use lockwright_server::{Server, ServerOptions};
 use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 fn options() -> ServerOptions {
@@ -298,6 +299,39 @@ fn who_gives_up_waiting_for_a_large_range_on_a_tree_is_in_nobodys_way() {
     assert!(theirs.write_timeout(0..64, Duration::from_millis(50)).wait().is_err());
     eventually("a range beside it is free", || mine.try_write(32..48).wait().is_ok());
     drop(held);
+}
+
+#[test]
+fn a_range_on_a_tree_is_downgraded_and_lets_readers_in() {
+    let server = tree_server();
+    let (one, two) = (client(&server), client(&server));
+    let (mine, theirs) = (one.range_lock("r").unwrap(), two.range_lock("r").unwrap());
+    for range in [0..16, 0..64, 40..100] {
+        let guard = mine.write(range.clone()).wait().unwrap();
+        let token = guard.token();
+        let guard = guard.downgrade().wait().unwrap();
+        assert!(guard.token() > token);
+        assert_eq!(guard.state(), GuardState::Held);
+        let shared = theirs.try_read(range.clone()).wait().unwrap();
+        let entries = Inspector::open(&address(&server)).unwrap().entries().unwrap();
+        assert_eq!((entries.len(), entries.iter().all(|entry| entry.shared)), (2, true), "{entries:?}");
+        drop(shared);
+        assert!(theirs.try_write(range.clone()).wait().is_err());
+        guard.unlock().wait().unwrap();
+        eventually("all of it is free", || theirs.try_write(0..u64::MAX).wait().is_ok());
+    }
+    // It happens once it was polled, also if nobody waits for it.
+    let mut guard = mine.write(0..64).into_any().wait().unwrap();
+    let mut downgrade = Box::pin(guard.downgrade());
+    let _ = downgrade.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    drop(downgrade);
+    assert!(guard.is_shared());
+    drop(theirs.read(0..64).wait().unwrap());
+    drop(guard);
+    eventually("all of it is free", || theirs.try_write(0..u64::MAX).wait().is_ok());
+    // Names of such a space are ShiftLock's.
+    let refused = one.rwlock("a").unwrap().write().wait().unwrap().downgrade().wait().unwrap_err();
+    assert!(matches!(refused.error, ChangeError::Unsupported(_)), "{refused:?}");
 }
 
 #[test]

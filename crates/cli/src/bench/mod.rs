@@ -15,6 +15,7 @@ mod cluster;
 mod decider;
 mod flood;
 mod measure;
+mod one_sided;
 mod partner;
 #[cfg(feature = "compare")]
 mod peers;
@@ -255,6 +256,9 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
             Ok(flooded) => rows.extend(flooded),
             Err(why) => skipped.push(why),
         }
+        bar.set_message("one-sided spaces");
+        rows.push(one_sided::local(&place, &runs)?);
+        rows.extend(one_sided::over_tcp(&runs)?);
     }
     bar.finish_and_clear();
     let busy = busy.as_deref();

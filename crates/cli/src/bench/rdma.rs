@@ -4,7 +4,8 @@
 //! On soft-RoCE the times say something about a CPU that plays a NIC, and nothing about RDMA.
 
 use super::measure::{Runs, median};
-use super::time;
+use super::one_sided::{self, Local, RangeCost};
+use super::{Row, time};
 use anyhow::{Context, Result};
 use lockwright::Client;
 use lockwright_fabric::backend::block_on;
@@ -149,58 +150,31 @@ fn spaces(runs: usize, device: &DeviceChoice) -> Result<Vec<Cost>> {
     Ok(costs)
 }
 
-/// Ranges of one-sided spaces, exact and on trees, with so many others held.
-const RANGES: [(&str, &str, u64); 8] = [
-    ("lent:bench, exact range, 1 held", "lent:bench", 1),
-    ("lent:bench, exact range, 16 held", "lent:bench", 16),
-    ("lent:bench, exact range, 64 held", "lent:bench", 64),
-    ("lent:bench, exact range, 256 held", "lent:bench", 256),
-    ("lent:trees, range on a tree, 1 held", "lent:trees", 1),
-    ("lent:trees, range on a tree, 16 held", "lent:trees", 16),
-    ("lent:trees, range on a tree, 64 held", "lent:trees", 64),
-    ("lent:trees, range on a tree, 256 held", "lent:trees", 256),
-];
-/// Ranges that one client holds.
-const RANGES_HELD: u64 = 32;
-/// Numbers of a range: a unit.
-const UNIT: u64 = 16;
+/// A lock of a space that processes of this host are in, too, as these take it: nothing is posted.
+fn local(runs: usize, device: &DeviceChoice) -> Result<Cost> {
+    let options = ServerOptions::default().listen("127.0.0.1:0".parse()?);
+    let local = Local::new(options.rdma("127.0.0.1:0".parse()?, device.clone()))?;
+    let lock = local.client()?.mutex("job")?;
+    let (before, mut times) = (posted(), Vec::new());
+    for _ in 0..runs {
+        let began = Instant::now();
+        for _ in 0..CYCLES {
+            drop(lock.lock().wait()?);
+        }
+        times.push(began.elapsed().as_nanos() as f64 / f64::from(CYCLES));
+    }
+    let verbs = (posted() - before) as f64 / (runs as f64 * f64::from(CYCLES));
+    let what = "shm:lent:NAME, by CPU instructions, lock and unlock";
+    Ok(Cost { what, ns: median(times), verbs, round_trips: None })
+}
 
 /// A range beside others that are held, as users have it.
-fn ranges(runs: usize, device: &DeviceChoice) -> Result<Vec<Cost>> {
-    let options = ServerOptions::default().listen("127.0.0.1:0".parse()?).lend("bench");
-    let options = options.lend_tree("trees", UNIT, 1024, 16).map_err(anyhow::Error::msg)?;
+fn ranges(runs: usize, device: &DeviceChoice) -> Result<Vec<RangeCost>> {
+    let options = one_sided::lend(ServerOptions::default().listen("127.0.0.1:0".parse()?))?;
     let server = Server::start(options.rdma("127.0.0.1:0".parse()?, device.clone()))?;
     let (address, _) = server.rdma().context("the server has an RDMA side")?;
-    let open = |space: &str| -> Result<Client> {
-        let address = format!("rdma://{address}/{space}");
-        Ok(Client::options().rdma_device(device.clone()).open(&address).wait()?)
-    };
-    let mut costs = Vec::new();
-    for (what, space, held) in RANGES {
-        let mut guards = Vec::new();
-        for first in (0..held).step_by(RANGES_HELD as usize) {
-            let lock = open(space)?.range_lock("job")?;
-            for index in first..held.min(first + RANGES_HELD) {
-                guards.push(lock.write(index * UNIT..(index + 1) * UNIT).wait()?);
-            }
-        }
-        let client = open(space)?;
-        let lock = client.range_lock("job")?;
-        let free = held * UNIT..(held + 1) * UNIT;
-        let cycle = || -> Result<()> { Ok(lock.write(free.clone()).wait()?.unlock().wait()?) };
-        cycle()?;
-        let (before, mut times) = (posted(), Vec::new());
-        for _ in 0..runs {
-            let began = Instant::now();
-            for _ in 0..CYCLES {
-                cycle()?;
-            }
-            times.push(began.elapsed().as_nanos() as f64 / f64::from(CYCLES));
-        }
-        let verbs = (posted() - before) as f64 / (runs as f64 * f64::from(CYCLES));
-        costs.push(Cost { what, ns: median(times), verbs, round_trips: None });
-    }
-    Ok(costs)
+    let options = Client::options().rdma_device(device.clone());
+    one_sided::ranges(runs, &format!("rdma://{address}"), &options, posted)
 }
 
 /// What a round trip costs that the kernel's network carries.
@@ -318,10 +292,15 @@ pub(super) fn run(runs: &Runs, device: &DeviceChoice, json: bool, out: &mut impl
     costs.extend([cas, shift]);
     let after = port_counters(host.device(), port);
     costs.extend(spaces(runs, device)?);
-    if !quick {
-        // Hundreds of ranges are held for these, which takes soft-RoCE minutes.
-        costs.extend(ranges(runs, device)?);
-    }
+    costs.push(local(runs, device)?);
+    // Hundreds of ranges are held for these, which takes soft-RoCE minutes.
+    let ranges = if quick { Vec::new() } else { ranges(runs, device)? };
+    costs.extend(ranges.iter().map(|cost| {
+        let kind = if cost.on_tree { "lent:NAME, range on a tree" } else { "lent:NAME, exact range" };
+        let what = format!("{kind}, {} held", cost.held).leak();
+        Cost { what, ns: cost.ns, verbs: cost.posted, round_trips: Some(cost.round_trips) }
+    }));
+    let compared = one_sided::compared(&ranges);
     let tcp_ns = tcp_round_trip(runs)?;
     let counters = counters(ours, &before, &after);
     if json {
@@ -331,6 +310,9 @@ pub(super) fn run(runs: &Runs, device: &DeviceChoice, json: bool, out: &mut impl
                 "tcp_round_trip_ns": tcp_ns,
             });
             writeln!(out, "{line}")?;
+        }
+        for row in &compared {
+            writeln!(out, "{}", row.to_json(None))?;
         }
         for Counter { what, ours, name, ports, .. } in &counters {
             writeln!(out, "{}", json!({ "what": what, "ours": ours, "counter": name, "ports": ports }))?;
@@ -348,6 +330,9 @@ pub(super) fn run(runs: &Runs, device: &DeviceChoice, json: bool, out: &mut impl
             ]);
         }
         grid(out, &rows)?;
+        if !compared.is_empty() {
+            grid(out, &compared.iter().map(Row::to_row).collect::<Vec<_>>())?;
+        }
         writeln!(out, "\na tcp round trip of eight bytes on this machine takes {}", time(tcp_ns))?;
         if counters.is_empty() {
             writeln!(
@@ -370,5 +355,5 @@ pub(super) fn run(runs: &Runs, device: &DeviceChoice, json: bool, out: &mut impl
             grid(out, &rows)?;
         }
     }
-    Ok(Outcome::clean_if(counters.iter().all(Counter::holds)))
+    Ok(Outcome::clean_if(counters.iter().all(Counter::holds) && compared.iter().all(Row::holds)))
 }

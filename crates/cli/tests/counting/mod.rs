@@ -1,7 +1,7 @@
 //! Client processes that count in files under locks, while something is done to the servers.
 //!
 //! What a file takes is fenced by the token. In the end every count must be there: if two clients ever held a lock at once, one
-//! of their counts is lost. With `LOCKWRIGHT_CLUSTER_RECORDS=FOLDER` clients write down what they were granted, for
+//! of their counts is lost. Some only read, twice, and must find the same. With `LOCKWRIGHT_CLUSTER_RECORDS=FOLDER` clients write down what they were granted, for
 //! `lockwright-lab check --history`.
 
 use lockwright::{Client, GuardState};
@@ -16,6 +16,8 @@ use std::time::Duration;
 
 pub(crate) const CLIENTS: u64 = 8;
 const LOCKS: u64 = 6;
+/// How long a client waits for a lock.
+const LONG: Duration = Duration::from_secs(15);
 /// Tells a process of this program that it is a client: space, folder and number.
 const CLIENT: &str = "LOCKWRIGHT_CLUSTER_CLIENT";
 
@@ -67,6 +69,17 @@ impl Fenced {
         self.locked(|_, (_, count)| count)
     }
 
+    /// The count, for a reader: from now on earlier writers are too late.
+    fn read(&self, token: u64) -> u64 {
+        self.locked(|file, (last, count)| {
+            if token > last {
+                file.rewind().expect("at the start");
+                writeln!(file, "{token:020} {count:010}").expect("written");
+            }
+            count
+        })
+    }
+
     /// `false`: the token is too old, and nothing is written.
     fn write(&self, token: u64, count: u64) -> bool {
         self.locked(|file, (last, _)| {
@@ -91,7 +104,8 @@ pub(crate) fn count_as_told() {
     let Some(told) = variable(CLIENT) else { return };
     let [space, folder, number] = told.split('\n').collect::<Vec<_>>()[..] else { panic!("{told}") };
     let (folder, number) = (Path::new(folder), number.parse::<u64>().expect("a number"));
-    let mut options = Client::options();
+    // A server that has come back may first wait for the leases of those that were there.
+    let mut options = Client::options().timeout(Duration::from_secs(60));
     if let Ok(secret) = std::fs::read(folder.join("secret")) {
         options = options.secret(secret);
     }
@@ -100,15 +114,31 @@ pub(crate) fn count_as_told() {
     }
     let client = options.open(space).wait().expect("a client");
     let mut random = Random(number);
-    let (mut counted, mut stale, mut failed) = (0_u64, 0_u64, 0_u64);
+    let (mut counted, mut stale, mut failed, mut read) = (0_u64, 0_u64, 0_u64, 0_u64);
     let steps =
         OpenOptions::new().create(true).append(true).open(folder.join(format!("client-{number}.steps")));
     let mut steps = steps.expect("a file");
     let mut step = |step: &[u8]| steps.write_all(step).expect("written");
     while !folder.join("stop").exists() {
         let name = format!("count-{}", random.below(LOCKS));
+        if random.below(4) == 0 {
+            let lock = client.rwlock(&name).expect("a name");
+            let Ok(guard) = lock.read_timeout(LONG).wait() else {
+                failed += 1;
+                continue;
+            };
+            let file = Fenced::open(folder, &name);
+            let before = file.read(guard.token());
+            std::thread::sleep(Duration::from_millis(random.below(4)));
+            let after = file.count();
+            // If it holds the lock now, it has held it all the time.
+            let is_held = guard.state() == GuardState::Held;
+            assert!(!is_held || before == after, "client {number} reads {name}: {before}, then {after}");
+            read += u64::from(is_held);
+            continue;
+        }
         let lock = client.mutex(&name).expect("a name");
-        let Ok(guard) = lock.lock_timeout(Duration::from_secs(15)).wait() else {
+        let Ok(guard) = lock.lock_timeout(LONG).wait() else {
             failed += 1;
             continue;
         };
@@ -130,7 +160,7 @@ pub(crate) fn count_as_told() {
         }
         drop(guard);
     }
-    let said = format!("{counted} {stale} {failed}");
+    let said = format!("{counted} {stale} {failed} {read}");
     std::fs::write(folder.join(format!("client-{number}.said")), said).expect("said");
 }
 
@@ -193,14 +223,14 @@ impl Counting {
         for (number, client) in &mut self.clients {
             assert!(client.wait().expect("ended").success(), "client {number} failed");
         }
-        let mut sums = [0_u64; 3];
+        let mut sums = [0_u64; 4];
         for (number, _) in &self.clients {
             let said = std::fs::read_to_string(self.folder.join(format!("client-{number}.said")));
             for (sum, part) in sums.iter_mut().zip(said.expect("said").split(' ')) {
                 *sum += part.parse::<u64>().expect("a number");
             }
         }
-        let [mut counted, mut stale, failed] = sums;
+        let [mut counted, mut stale, failed, read] = sums;
         // Killed between the file and its own note of it: that count may be there or not.
         let mut unsure = 0;
         for number in &self.killed {
@@ -213,7 +243,7 @@ impl Counting {
         let file = |lock| Fenced::open(&self.folder, &format!("count-{lock}"));
         let there: u64 = (0..LOCKS).map(|lock| file(lock).count()).sum();
         println!(
-            "{counted} counts, {there} in the files; {stale} refused as stale, {failed} not granted in time; {} killed, {unsure} while it counted",
+            "{counted} counts, {there} in the files, {read} reads; {stale} refused as stale, {failed} not granted in time; {} killed, {unsure} while it counted",
             self.killed.len()
         );
         assert!((counted..=counted + unsure).contains(&there), "a count was lost: two held the lock");

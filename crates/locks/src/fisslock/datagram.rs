@@ -45,7 +45,8 @@
 //! and `to` keep them apart). It keeps out packets of senders that were not told it; not copies of a packet,
 //! which the protocol takes for what they are, and not readers of the network.
 //!
-//! HELLO tells the decider the address at which a machine is, and comes back as it is: so both know that packets get through.
+//! HELLO tells the decider the address at which a machine is, and comes back as it is: so both know that packets get through. The
+//! first one under a key counts, and packets under that key are taken from no other address.
 //!
 //! What this file must not do: let anything through that a state machine would trip over. Whatever is not exactly as above
 //! is refused as a whole.

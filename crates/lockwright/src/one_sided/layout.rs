@@ -61,7 +61,7 @@ pub enum Ranges {
     /// As holder records under a gate: nobody waits for a range that only touches its own.
     #[default]
     Exact,
-    /// On Citron's trees: one round trip, in whole units.
+    /// On Citron's trees: one round trip or a few, in whole units.
     Tree(TreeParams),
     /// It has none: its locks are asymmetric, and processes of its host take them, too.
     None {

@@ -73,8 +73,10 @@ pub(super) struct Counts {
     pub(super) passed_on: u64,
     /// Not packets.
     pub(super) malformed: u64,
-    /// With a wrong checksum, or from an unknown machine.
+    /// With a wrong checksum, from an unknown machine, or from another address than the machine's.
     pub(super) forged: u64,
+    /// Past the decider in the kernel: by an interface that it is not at, or in a form that it does not read.
+    pub(super) astray: u64,
     pub(super) recoveries: u64,
 }
 
@@ -93,7 +95,7 @@ struct Session {
 struct Peer {
     session: u32,
     key: Key,
-    /// Since its HELLO.
+    /// That of its first HELLO: with every key a machine has a socket of its own.
     address: Option<SocketAddr>,
 }
 
@@ -166,6 +168,12 @@ impl Core {
         let keys =
             (0_u8..=u8::MAX).zip(&self.peers).filter_map(|(mid, peer)| Some((mid, peer.as_ref()?.key)));
         (&self.decider, keys.collect())
+    }
+
+    /// The last message of a recovery, without those before it.
+    #[cfg(all(test, feature = "xdp"))]
+    pub(super) fn load(&mut self, registers: &Message) {
+        self.decider.on_message(Time(0), COORDINATOR, registers, &mut Outbox::default());
     }
 
     /// Whether machines of the last run are still waited for.
@@ -440,6 +448,7 @@ impl Core {
     pub(super) fn datagram(&mut self, bytes: &[u8], from: SocketAddr, sends: &mut Vec<Send>) {
         if self.elsewhere.is_some() {
             // It came by a way that is not that decider's, whose registers are not here.
+            self.counts.astray += 1;
             return;
         }
         self.counts.received += 1;
@@ -455,12 +464,15 @@ impl Core {
         let peer = self.peers[usize::from(mid)].as_mut().ok_or(Malformed::Forged)?;
         let (Ends { to, .. }, message) = datagram::decode(bytes, peer.key, self.limits)?;
         if message.kind == HELLO {
-            peer.address = Some(from);
-            self.send(mid, 0, &message, sends);
-            return Ok(());
+            // The first one counts: a copy of it from elsewhere would have the machine's packets sent there.
+            peer.address.get_or_insert(from);
         }
         if peer.address != Some(from) {
             return Err(Malformed::Forged);
+        }
+        if message.kind == HELLO {
+            self.send(mid, 0, &message, sends);
+            return Ok(());
         }
         if to != 0 {
             // Machines say nothing to each other but that something has arrived.
@@ -555,6 +567,7 @@ impl Core {
             register_bits: self.decider.bits(),
             counts: Counts {
                 recoveries: self.counts.recoveries,
+                astray: self.counts.astray,
                 ..self.elsewhere.as_ref().map_or(self.counts, |elsewhere| elsewhere.counts())
             },
         }

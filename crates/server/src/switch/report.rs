@@ -30,7 +30,7 @@ pub(super) struct Report<'a> {
 
 impl Report<'_> {
     pub(super) fn json(&self) -> String {
-        let Counts { received, sent, grants, passed_on, malformed, forged, recoveries } = self.counts;
+        let Counts { received, sent, grants, passed_on, malformed, forged, astray, recoveries } = self.counts;
         let (lock_bits, lane_bits) = self.register_bits;
         json!({
             "state": match self.phase {
@@ -52,6 +52,7 @@ impl Report<'_> {
                 "passed_on": passed_on,
                 "malformed": malformed,
                 "forged": forged,
+                "astray": astray,
             },
             "recoveries": recoveries,
         })
@@ -59,7 +60,7 @@ impl Report<'_> {
     }
 
     pub(super) fn prometheus(&self) -> String {
-        let Counts { received, sent, grants, passed_on, malformed, forged, recoveries } = self.counts;
+        let Counts { received, sent, grants, passed_on, malformed, forged, astray, recoveries } = self.counts;
         let mut out = String::new();
         let mut one = |name: &str, kind: &str, help: &str, value: u64| {
             let name = format!("lockwright_decider_{name}");
@@ -76,6 +77,12 @@ impl Report<'_> {
         one("packets_passed_on_total", "counter", "Acknowledgements between clients", passed_on);
         one("packets_malformed_total", "counter", "Packets dropped since they are none", malformed);
         one("packets_forged_total", "counter", "Packets dropped for their checksum or sender", forged);
+        one(
+            "packets_astray_total",
+            "counter",
+            "Packets dropped that came past the decider in the kernel",
+            astray,
+        );
         one("recoveries_total", "counter", "Recoveries", recoveries);
         out
     }

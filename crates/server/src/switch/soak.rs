@@ -1,7 +1,9 @@
 //! Clients that come, lock, die and are followed by others under the same numbers, on a network that loses, doubles and
-//! reorders packets, and a decider that is killed: the shipped state machines, by dice.
+//! reorders packets, in which a stranger repeats what it has seen, and a decider that is killed: the shipped state machines, by
+//! dice.
 //!
-//! Checked: two conflicting holders never hold at once, tokens of conflicting grants rise, and every waiter is served.
+//! Checked: two conflicting holders never hold at once, tokens of conflicting grants rise, every waiter is served, and the
+//! stranger is sent nothing.
 
 use super::core::Core;
 use super::memory::{Memory, Past};
@@ -81,6 +83,11 @@ fn address(session: u32) -> SocketAddr {
 
 fn decider() -> SocketAddr {
     SocketAddr::from(([10, 1, 0, 0], 9))
+}
+
+/// Repeats packets, from an address of its own.
+fn stranger() -> SocketAddr {
+    SocketAddr::from(([10, 2, 0, 0], 9))
 }
 
 fn core(past: Past) -> Core {
@@ -308,6 +315,10 @@ impl World {
         if to == decider() {
             let mut sends = Vec::new();
             self.core.datagram(&bytes, from, &mut sends);
+            assert!(sends.iter().all(|(to, _)| *to != stranger()), "a repeated packet was answered");
+            if from != stranger() && self.dice.below(10) == 0 {
+                self.network.push((decider(), stranger(), bytes));
+            }
             self.network.extend(sends.into_iter().map(|(to, bytes)| (to, decider(), bytes)));
         } else if let Some(at) = self.clients.iter().position(|client| address(client.session) == to) {
             let client = &mut self.clients[at];

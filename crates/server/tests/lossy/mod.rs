@@ -1,11 +1,14 @@
-//! A network between clients and a decider that loses, doubles and reorders packets, and forwards sessions as they are.
+//! A network between clients and a decider that loses, doubles, delays and reorders packets, and forwards sessions as they are.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// The longest delay: some retransmissions of a client, which then overtake what they repeat.
+const DELAY_MS: u64 = 30;
 
 /// See the module. It ends with the test.
 pub(crate) struct Lossy {
@@ -20,31 +23,66 @@ impl Drop for Lossy {
     }
 }
 
-/// What becomes of packets: so many of a hundred are lost, as many doubled, as many overtaken by the next.
+/// A packet that is under way for longer.
+struct Delayed {
+    due: Instant,
+    by: Arc<UdpSocket>,
+    to: SocketAddr,
+    bytes: Vec<u8>,
+}
+
+/// What becomes of packets: so many of a hundred are lost, as many doubled, as many delayed, as many overtaken by the next.
 struct Fate {
     dice: u64,
     percent: u64,
     held: Option<Vec<u8>>,
     lost: Arc<AtomicU64>,
+    delayed: mpsc::Sender<Delayed>,
 }
 
 impl Fate {
-    fn forward(&mut self, bytes: &[u8], send: impl Fn(&[u8])) {
+    fn below(&mut self, limit: u64) -> u64 {
         self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let roll = (self.dice >> 33) % 100;
-        if roll < self.percent {
-            self.lost.fetch_add(1, Relaxed);
-        } else if roll < 2 * self.percent {
-            send(bytes);
-            send(bytes);
-        } else if roll < 3 * self.percent && self.held.is_none() {
-            self.held = Some(bytes.to_vec());
-            return;
-        } else {
-            send(bytes);
+        (self.dice >> 33) % limit
+    }
+
+    fn forward(&mut self, bytes: &[u8], by: &Arc<UdpSocket>, to: SocketAddr) {
+        let send = |bytes: &[u8]| drop(by.send_to(bytes, to));
+        match self.below(100) / self.percent {
+            0 => drop(self.lost.fetch_add(1, Relaxed)),
+            1 => {
+                send(bytes);
+                send(bytes);
+            }
+            2 => {
+                let due = Instant::now() + Duration::from_millis(1 + self.below(DELAY_MS));
+                let _ = self.delayed.send(Delayed { due, by: Arc::clone(by), to, bytes: bytes.to_vec() });
+            }
+            3 if self.held.is_none() => {
+                self.held = Some(bytes.to_vec());
+                return;
+            }
+            _ => send(bytes),
         }
         if let Some(held) = self.held.take() {
             send(&held);
+        }
+    }
+}
+
+/// Sends packets when they are due, until no more can come.
+fn send_delayed(packets: &mpsc::Receiver<Delayed>) {
+    let mut waiting: Vec<Delayed> = Vec::new();
+    loop {
+        let now = Instant::now();
+        for packet in waiting.extract_if(.., |packet| packet.due <= now) {
+            let _ = packet.by.send_to(&packet.bytes, packet.to);
+        }
+        let next = waiting.iter().map(|packet| packet.due - now).min();
+        match packets.recv_timeout(next.unwrap_or(Duration::from_secs(1))) {
+            Ok(packet) => waiting.push(packet),
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
+            Err(mpsc::RecvTimeoutError::Disconnected) => return,
         }
     }
 }
@@ -72,40 +110,43 @@ impl Lossy {
             }
         });
         let (stopped, losses) = (Arc::clone(&stop), Arc::clone(&lost));
+        let packets = Arc::new(packets);
         std::thread::spawn(move || forward(&packets, decider, percent, seed, &stopped, &losses));
         Self { address, lost, stop }
     }
 }
 
 fn forward(
-    packets: &UdpSocket,
+    packets: &Arc<UdpSocket>,
     decider: SocketAddr,
     percent: u64,
     seed: u64,
     stop: &Arc<AtomicBool>,
     lost: &Arc<AtomicU64>,
 ) {
-    let fate = |seed| Fate { dice: seed, percent, held: None, lost: Arc::clone(lost) };
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || send_delayed(&told));
+    let fate = |dice| Fate { dice, percent, held: None, lost: Arc::clone(lost), delayed: tell.clone() };
     packets.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    let mut ways: HashMap<SocketAddr, (UdpSocket, Fate)> = HashMap::new();
+    let mut ways: HashMap<SocketAddr, (Arc<UdpSocket>, Fate)> = HashMap::new();
     let mut bytes = [0; 2048];
     while !stop.load(Relaxed) {
         let Ok((len, client)) = packets.recv_from(&mut bytes) else { continue };
         let (way, fates) = ways.entry(client).or_insert_with(|| {
             // The decider may be on another machine.
-            let way = UdpSocket::bind("0.0.0.0:0").unwrap();
+            let way = Arc::new(UdpSocket::bind("0.0.0.0:0").unwrap());
             way.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-            let (back, packets) = (way.try_clone().unwrap(), packets.try_clone().unwrap());
+            let (back, packets) = (Arc::clone(&way), Arc::clone(packets));
             let (stop, mut fate_back) = (Arc::clone(stop), fate(seed ^ u64::from(client.port())));
             std::thread::spawn(move || {
                 let mut bytes = [0; 2048];
                 while !stop.load(Relaxed) {
                     let Ok((len, _)) = back.recv_from(&mut bytes) else { continue };
-                    fate_back.forward(&bytes[..len], |bytes| drop(packets.send_to(bytes, client)));
+                    fate_back.forward(&bytes[..len], &packets, client);
                 }
             });
             (way, fate(seed))
         });
-        fates.forward(&bytes[..len], |bytes| drop(way.send_to(bytes, decider)));
+        fates.forward(&bytes[..len], way, decider);
     }
 }

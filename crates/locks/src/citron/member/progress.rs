@@ -124,6 +124,11 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
         self.space.store(record, words, Order::Verbs).await
     }
 
+    /// The range has another token from now on.
+    pub(super) async fn write_token(&self, record: u8, token: u64) -> Result<(), FabricError> {
+        self.space.store(record, [(self.own(record).word(RecordWord::Mark), token)], Order::Verbs).await
+    }
+
     /// The range is held in another mode from now on.
     pub(super) async fn settle_as(
         &self,

@@ -8,7 +8,7 @@ use crate::citron::MAX_K;
 use crate::protocol::Lost;
 use arrayvec::ArrayVec;
 use lockwright_fabric::observe::Mode;
-use lockwright_fabric::{Endpoint, FabricError, MAX_BATCH, RawVerb};
+use lockwright_fabric::{Endpoint, FabricError, RawVerb};
 use std::ops::Range;
 
 /// The verbs that end a request: each node once, and its notified ancestors.
@@ -35,6 +35,16 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
         if grant.claim.mode == Mode::Shared {
             return Ok(());
         }
+        self.post_downgrade(grant).await?;
+        Ok(self.renew_token(grant).await?)
+    }
+
+    /// The first part of a [`downgrade`](Self::downgrade): the range is shared once what this posts was executed. Its old token
+    /// is still larger than that of every grant it conflicts with.
+    ///
+    /// # Errors
+    /// If its memory cannot be reached.
+    pub async fn post_downgrade(&self, grant: &mut TreeGrant) -> Result<(), FabricError> {
         let (record, occupied) = (grant.record, grant.cover.len());
         let change = |of: fn(Mode) -> u64| of(Mode::Shared).wrapping_sub(of(Mode::Exclusive));
         let mut verbs = Endings::new();
@@ -45,14 +55,19 @@ impl<E: Endpoint, S: TreeSpace, R: MemberRules> TreeClient<E, S, R> {
                 self.forest.notified(*node).map(|above| word(above).fetch_add(change(words::note)).raw()),
             );
         }
-        self.begin_change(record, occupied).await?;
-        for verbs in verbs.chunks(MAX_BATCH) {
-            self.ep.go(verbs).await?;
-        }
-        // A grant of its own, so that its token is larger than the one it had.
-        grant.token = self.ep.go(self.forest.tokens(grant.claim.lock).fetch_add(1)).await? + 1;
         grant.claim.mode = Mode::Shared;
-        Ok(self.settle_as(record, occupied, &grant.claim).await?)
+        self.begin_change(record, occupied).await?;
+        self.space.post(&verbs).await?;
+        self.settle_as(record, occupied, &grant.claim).await
+    }
+
+    /// The second part: it is a grant of its own, so its token is larger than the one it had.
+    ///
+    /// # Errors
+    /// If its memory cannot be reached.
+    pub async fn renew_token(&self, grant: &mut TreeGrant) -> Result<(), FabricError> {
+        grant.token = self.ep.go(self.forest.tokens(grant.claim.lock).fetch_add(1)).await? + 1;
+        self.write_token(grant.record, grant.token).await
     }
 
     /// Takes everything that is occupied back, and frees the record, which says that it is changing.

@@ -10,6 +10,15 @@ use lockwright_fabric::{
     Batch, Capabilities, Deadline, Endpoint, FabricError, Message, PeerId, RawVerb, RegionId, Time, Value,
     Wait, Waited,
 };
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Batches of verbs that were waited for, of this process.
+static ROUND_TRIPS: AtomicU64 = AtomicU64::new(0);
+
+/// Batches of verbs that members of one-sided spaces in this process have waited for: for benches.
+pub fn round_trips() -> u64 {
+    ROUND_TRIPS.load(Relaxed)
+}
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -57,6 +66,7 @@ impl Endpoint for OneSidedEndpoint {
     }
 
     async fn go<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
+        ROUND_TRIPS.fetch_add(1, Relaxed);
         each!(&self.session, ep => ep.go(batch).await)
     }
 

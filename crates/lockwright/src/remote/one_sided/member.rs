@@ -118,12 +118,19 @@ impl OneSidedMember {
         }
     }
 
-    /// Makes an exclusive grant of an asymmetric lock shared. `None`: it is no such lock.
+    /// Makes an exclusive grant of an asymmetric lock, or of a range on a tree, shared. `None`: it is no such lock.
     pub(super) fn downgrade(
         self: Arc<Self>,
         claim: Claim,
         granted: Granted,
     ) -> Option<BoxFuture<Result<Granted, Lost>>> {
+        if let ProtocolGrant::Range { token } = granted.grant {
+            self.tree()?;
+            return Some(Box::pin(async move {
+                let tree = self.tree().ok_or(Lost::Recovered)?;
+                self.downgrade_on_tree(tree, granted.record.index(), claim, token).await
+            }));
+        }
         self.asymmetric()?;
         Some(Box::pin(async move {
             let locks = self.asymmetric().ok_or(Lost::Recovered)?;
@@ -244,7 +251,7 @@ impl OneSidedMember {
 
     async fn holds_range(&self, record: u8, claim: Claim) -> Result<bool, FabricError> {
         match self.tree() {
-            Some(_) => self.holds_on_tree(record, claim).await,
+            Some(tree) => self.holds_on_tree(tree, record, claim).await,
             None => self.client.recorder().is_range_held(record, claim).await,
         }
     }

@@ -13,7 +13,7 @@
 //! | `trees` | ranges in spaces that keep them on trees |
 
 mod backend;
-pub(super) mod endpoint;
+pub(crate) mod endpoint;
 mod member;
 mod rooms;
 mod trees;

@@ -2,7 +2,7 @@
 //!
 //! A range is given back by verbs that are not waited for. If the connection breaks before they were executed, something of
 //! the range is left in its tree; so the record stays in use until a later verb came back over the same connection, and is
-//! disowned if that is another one.
+//! disowned if that is another one. So is a range whose downgrade may not all have been executed: it is lost.
 
 use super::endpoint::OneSidedEndpoint;
 use super::member::{OneSidedMember, full};
@@ -10,11 +10,12 @@ use crate::backend::{GivenUp, Granted, ProtocolGrant, Refused};
 use crate::one_sided::holders::{OneSidedTrees, trees};
 use crate::one_sided::layout::{TABLE, setting};
 use crate::one_sided::reach::Reach;
-use lockwright_fabric::observe::Claim;
+use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_fabric::{Endpoint, FabricError};
 use lockwright_locks::Lost;
 use lockwright_locks::citron::member::Forest;
 use lockwright_locks::holders::record::{First, Kind as RecordKind, RecordWord};
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
@@ -22,6 +23,18 @@ pub(super) struct Tree {
     client: OneSidedTrees<OneSidedEndpoint>,
     ep: OneSidedEndpoint,
     released: Mutex<Vec<Released>>,
+    /// Records that are being downgraded, or of which nobody knows whether all of that was executed.
+    downgraded: Mutex<HashMap<u8, Downgraded>>,
+}
+
+/// How far a downgrade has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Downgraded {
+    /// Not all of it was posted.
+    Posting,
+    /// All of it was, over the connection after so many had broken.
+    Posted(u64),
+    Failed,
 }
 
 /// A range that was given back over the connection after so many had broken.
@@ -36,7 +49,11 @@ impl Tree {
     pub(super) fn new(member: &OneSidedMember, forest: Forest) -> Self {
         let ep = member.client.lock().endpoint();
         let client = trees(ep.clone(), &member.client, forest);
-        Self { client, ep: ep.clone(), released: Mutex::default() }
+        Self { client, ep: ep.clone(), released: Mutex::default(), downgraded: Mutex::default() }
+    }
+
+    fn downgraded(&self) -> MutexGuard<'_, HashMap<u8, Downgraded>> {
+        self.downgraded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn released(&self) -> MutexGuard<'_, Vec<Released>> {
@@ -121,6 +138,12 @@ impl OneSidedMember {
         token: u64,
     ) -> Result<(), Lost> {
         let breaks = tree.ep.breaks();
+        let downgraded = tree.downgraded().remove(&record);
+        if downgraded.is_some_and(|far| far != Downgraded::Posted(breaks)) {
+            let disowned = tree.client.disown_released(record, claim).await;
+            self.rooms.free(record);
+            return disowned.map_err(Lost::from).and(Err(Lost::Recovered));
+        }
         let given = tree.client.give_back(tree.client.grant_of(record, claim, token)).await;
         tree.released().push(Released { record, claim, breaks });
         if given.is_ok() && !tree.ep.is_fresh() {
@@ -129,8 +152,44 @@ impl OneSidedMember {
         given
     }
 
+    /// Makes an exclusive range shared. Dropped once it was polled, it happens all the same, with the old token.
+    pub(super) async fn downgrade_on_tree(
+        &self,
+        tree: &Tree,
+        record: u8,
+        claim: Claim,
+        token: u64,
+    ) -> Result<Granted, Lost> {
+        let breaks = tree.ep.breaks();
+        let mut grant = tree.client.grant_of(record, Claim { mode: Mode::Exclusive, ..claim }, token);
+        tree.downgraded().insert(record, Downgraded::Posting);
+        let changed = async {
+            tree.client.post_downgrade(&mut grant).await?;
+            tree.downgraded().insert(record, Downgraded::Posted(breaks));
+            tree.client.renew_token(&mut grant).await
+        };
+        let changed = changed.await.map_err(Lost::from);
+        if changed.is_err() || tree.ep.breaks() != breaks {
+            tree.downgraded().insert(record, Downgraded::Failed);
+            return changed.and(Err(Lost::Recovered));
+        }
+        tree.downgraded().remove(&record);
+        self.forget_released(tree, breaks);
+        Ok(self.granted(record, ProtocolGrant::Range { token: grant.token() }))
+    }
+
     /// Whether the record still says that the range is this client's: one READ.
-    pub(super) async fn holds_on_tree(&self, record: u8, claim: Claim) -> Result<bool, FabricError> {
+    pub(super) async fn holds_on_tree(
+        &self,
+        tree: &Tree,
+        record: u8,
+        claim: Claim,
+    ) -> Result<bool, FabricError> {
+        match tree.downgraded().get(&record) {
+            Some(Downgraded::Failed) => return Ok(false),
+            Some(Downgraded::Posted(breaks)) if *breaks != tree.ep.breaks() => return Ok(false),
+            _ => {}
+        }
         let ep = self.client.lock().endpoint();
         let at = TABLE.record(TABLE.slot(ep.me()), u64::from(record));
         let first = First(ep.go(at.word(RecordWord::First).read()).await?);

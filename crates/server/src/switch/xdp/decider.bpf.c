@@ -115,7 +115,7 @@ struct lanes {
 	u32 epoch;
 };
 
-// Where a machine is, and as whom it knows the decider: learned from its HELLO. All as in a frame, but the interface.
+// Where a machine is, and as whom it knows the decider: learned from the first HELLO under its key. All as in a frame, but the interface.
 struct address {
 	u32 ip, own_ip, interface;
 	u16 port, reached;
@@ -531,6 +531,12 @@ static __always_inline int send(struct xdp_md *ctx, struct counts *counts, const
 	return address.interface == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(address.interface, 0);
 }
 
+// Whether a machine's packet comes from where the machine is.
+static __always_inline int is_from(const struct address *machine, const struct address *sender)
+{
+	return machine->reached && machine->ip == sender->ip && machine->port == sender->port;
+}
+
 static __always_inline int malformed(struct counts *counts)
 {
 	counts->malformed++;
@@ -629,17 +635,21 @@ SEC("xdp") int decide(struct xdp_md *ctx)
 		if (!peer)
 			return forged(counts);
 		bpf_spin_lock(&peer->lock);
-		// Not if it was told to leave while its checksum was looked at.
-		if (peer->known && peer->key[0] == key[0] && peer->key[1] == key[1])
+		// The first one counts: a copy of it from elsewhere would have the machine's packets sent there. And not if
+		// the machine was told to leave while its checksum was looked at.
+		if (peer->known && !peer->address.reached && peer->key[0] == key[0] && peer->key[1] == key[1])
 			peer->address = sender;
+		address = peer->address;
 		bpf_spin_unlock(&peer->lock);
+		if (!is_from(&address, &sender))
+			return forged(counts);
 		change.to = mid;
 		return send(ctx, counts, &change, now->port);
 	}
 	if (kind < ACQUIRE || kind > ACK || !sum.sound || first & NO_FIRST || packet->zero || lid >= now->locks ||
 	    !(first & 0xff) || !(number & 0xff) || lane >= now->lanes || !seq)
 		return malformed(counts);
-	if (!address.reached || address.ip != sender.ip || address.port != sender.port)
+	if (!is_from(&address, &sender))
 		return forged(counts);
 	if (to) {
 		// Machines say nothing to each other but that something has arrived.

@@ -215,6 +215,7 @@ impl Elsewhere for Program {
             passed_on: sum(3),
             malformed: sum(4),
             forged: sum(5),
+            astray: 0,
             recoveries: 0,
         }
     }

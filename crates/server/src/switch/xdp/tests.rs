@@ -1,7 +1,8 @@
 //! The program in the kernel beside the decider of this process, whose registers are the model's: the same random frames
-//! through both (`BPF_PROG_TEST_RUN`), the same packets out of both, the same registers and counts after them.
+//! through both (`BPF_PROG_TEST_RUN`), the same packets out of both, the same registers and counts after them, with recoveries in
+//! between.
 //!
-//! `LOCKWRIGHT_XDP_SEED` is the first seed, `LOCKWRIGHT_XDP_SEQUENCES` how many. Without root, skipped in so many words.
+//! `LOCKWRIGHT_XDP_SEED` is the first seed, `LOCKWRIGHT_XDP_SEQUENCES` how many sequences of 500 frames. Skipped without root.
 
 use super::super::core::{Core, Counts};
 use super::super::kernel::Elsewhere;
@@ -35,6 +36,10 @@ const DROP: u32 = 1;
 const PASS: u32 = 2;
 const TX: u32 = 3;
 const REDIRECT: u32 = 4;
+
+/// The coordinator's message with the registers, and an agent in it.
+const LOAD: u32 = 27;
+const AGENT: u64 = 2 << 56;
 
 struct Dice(u64);
 
@@ -150,7 +155,7 @@ impl World {
     fn new(seed: u64, program: &mut Program) -> Self {
         let (memory, _) = Memory::begin(None, Duration::from_secs(8), 1).unwrap();
         let past =
-            Past { members: Some(BTreeMap::new()), epoch: seed as u32 & 0x0fff_ffff, ..Past::default() };
+            Past { members: Some(BTreeMap::new()), epoch: (seed as u32 & 0xf_ffff) << 8, ..Past::default() };
         let mut core = Core::new(LIMITS, memory, past, new_key, None);
         for _ in 0..MACHINES {
             let session = core.admit("differential");
@@ -167,6 +172,24 @@ impl World {
         let epoch = decider.registers().1.epoch();
         let (seqs, sent, seen) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         Self { core, keys, epoch, dice: Dice(seed), seqs, sent, seen }
+    }
+
+    /// A recovery, as it ends: another epoch, in which some locks are held, and the others free.
+    fn recover(&mut self, program: &mut Program) {
+        self.epoch += 1 + self.dice.below(3) as u32;
+        let stamp = self.core.decider().0.registers().1.stamp() + self.dice.below(1000) as u64;
+        let mut load = Message::new(0, LOAD, &[u64::from(self.epoch), stamp]);
+        for lid in 0..LIMITS.locks {
+            if self.dice.one_in(2) {
+                let mid = self.keys[self.dice.below(MACHINES)].0;
+                // Shared, and barred, or not.
+                load.tail.extend([lid, u64::from(mid) | AGENT | self.dice.next() & (1 << 48 | 1 << 58)]);
+            }
+        }
+        self.core.load(&load);
+        program.write(self.core.decider().0).unwrap();
+        self.seqs.clear();
+        self.compare(program);
     }
 
     fn key(&self, mid: u8) -> Key {
@@ -333,7 +356,7 @@ fn the_kernels_decider_does_what_the_model_does() {
     let Some(mut program) = program() else { return };
     let first = number("LOCKWRIGHT_XDP_SEED", 1);
     let sequences = number("LOCKWRIGHT_XDP_SEQUENCES", 400);
-    let (mut packets, mut outcomes) = (0_u64, BTreeMap::<String, u64>::new());
+    let (mut packets, mut recoveries, mut outcomes) = (0_u64, 0_u64, BTreeMap::<String, u64>::new());
     for seed in first..first + sequences {
         println!("replay: LOCKWRIGHT_XDP_SEED={seed} LOCKWRIGHT_XDP_SEQUENCES=1");
         let mut world = World::new(seed, &mut program);
@@ -341,6 +364,10 @@ fn the_kernels_decider_does_what_the_model_does() {
         let hellos: Vec<_> = world.keys.clone().into_iter().map(|(mid, _)| mid).collect();
         let mut first: Vec<_> = hellos.into_iter().map(|mid| (address(mid), world.hello(mid))).collect();
         for step in 0..500 {
+            if world.dice.one_in(150) {
+                world.recover(&mut program);
+                recoveries += 1;
+            }
             let (source, bytes) = first.pop().unwrap_or_else(|| world.datagram());
             let mut expected = Vec::new();
             world.core.datagram(&bytes, source, &mut expected);
@@ -385,6 +412,7 @@ fn the_kernels_decider_does_what_the_model_does() {
             passed_on: since(|counts| counts.passed_on),
             malformed: since(|counts| counts.malformed),
             forged: since(|counts| counts.forged),
+            astray: 0,
             recoveries: world.core.counts.recoveries,
         };
         assert_eq!(counts, world.core.counts, "seed {seed}");
@@ -393,7 +421,9 @@ fn the_kernels_decider_does_what_the_model_does() {
     // What is passed on as it is has any flags.
     let telling = outcomes.iter().filter(|(_, times)| **times >= sequences);
     telling.for_each(|(what, times)| writeln!(said, "  {what}: {times}").unwrap());
-    println!("{packets} frames in {sequences} sequences, the same from both:\n{said}");
+    println!(
+        "{packets} frames in {sequences} sequences, {recoveries} recoveries, the same from both:\n{said}"
+    );
     // Otherwise the dice have missed something that must be seen.
     for seen in [
         "kind 4 flags 0x003", // granted
@@ -467,6 +497,33 @@ fn a_closed_decider_answers_nobody_and_one_that_is_gone_is_unknown() {
     let forged = program.counts().forged;
     assert_eq!(run(&program, "decide", &hello).0, DROP);
     assert_eq!(program.counts().forged, forged + 1);
+}
+
+/// Once any HELLO said where its machine is, so that a copy of it diverted the machine's grants.
+#[test]
+fn a_hello_that_is_repeated_from_elsewhere_is_forged_and_diverts_nothing() {
+    let Some(mut program) = program() else { return };
+    let mut world = World::new(5, &mut program);
+    let mid = world.keys[0].0;
+    let hello = world.hello(mid);
+    let whole = |out: &[u8]| (opened(out).0, out[HEADERS + 3]);
+    let from = |program: &Program, source| run(program, "decide", &frame(source, &hello));
+    let (action, out) = from(&program, address(mid));
+    assert_eq!((action, whole(&out)), (TX, (address(mid), HELLO as u8)));
+    let forged = program.counts().forged;
+    let mut port = address(mid);
+    port.set_port(9);
+    assert_eq!((from(&program, address(mid + 100)).0, from(&program, port).0), (DROP, DROP));
+    assert_eq!(program.counts().forged, forged + 2);
+    // Nor by a card that says it has the machine's address.
+    let mut card = frame(address(mid), &hello);
+    card[11] = 77;
+    assert_eq!(whole(&run(&program, "decide", &card).1), (address(mid), HELLO as u8));
+    let (action, out) = run(&program, "decide", &acquire(&world, mid, 0, 1, world.epoch));
+    assert_eq!((action, whole(&out)), (TX, (address(mid), 4)));
+    // Under its next key it may be somewhere else.
+    program.peer(mid, Some(world.key(mid)));
+    assert_eq!(from(&program, port).0, TX);
 }
 
 /// A writer's request by the first lane, as a frame.
