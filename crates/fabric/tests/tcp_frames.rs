@@ -2,7 +2,7 @@
 //! with is an error or another frame, and nothing makes it panic, loop or ask for more than a frame may have.
 
 use lockwright_fabric::backend::tcp::frame::{
-    Decoded, Frame, FrameError, HEADER, Hello, MAX_BODY, MAX_VERBS, Refusal, Welcome, decode,
+    ClientProcess, Decoded, Frame, FrameError, HEADER, Hello, MAX_BODY, MAX_VERBS, Refusal, Welcome, decode,
 };
 use lockwright_fabric::{
     Addr, Cond, Field, Fields, MaskedCas, Message, NodeId, Op, PeerId, RawVerb, RawWait, RegionId, Width,
@@ -77,10 +77,17 @@ fn peer() -> impl Strategy<Value = PeerId> {
     (1..=u32::MAX).prop_map(PeerId)
 }
 
+fn process() -> impl Strategy<Value = ClientProcess> {
+    any::<(u128, u64, u64, u64, u32)>().prop_map(|(boot, pid_namespace, time_namespace, start, pid)| {
+        ClientProcess { boot, pid_namespace, time_namespace, start, pid }
+    })
+}
+
 fn hello() -> impl Strategy<Value = Frame> {
-    (any::<u32>(), any::<[u8; 16]>(), any::<u64>(), any::<u64>(), any::<[u8; 32]>(), "\\PC{0,40}").prop_map(
-        |(features, session, epoch, seen, nonce, name)| {
-            Frame::Hello(Hello { features, session, epoch, seen, nonce, name })
+    let numbers = any::<(u32, u64, u64)>();
+    (numbers, any::<[u8; 16]>(), any::<[u8; 32]>(), process(), "\\PC{0,40}").prop_map(
+        |((features, epoch, seen), session, nonce, process, name)| {
+            Frame::Hello(Hello { features, session, epoch, seen, nonce, process, name })
         },
     )
 }
@@ -321,6 +328,7 @@ fn bless(folder: &std::path::Path) {
         epoch: 9,
         seen: 4,
         nonce: [3; 32],
+        process: ClientProcess { boot: 6, pid_namespace: 5, time_namespace: 4, start: 3, pid: 42 },
         name: "process 42".to_owned(),
     };
     let welcome = Welcome {

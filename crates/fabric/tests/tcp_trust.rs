@@ -4,7 +4,10 @@
 mod nets;
 
 use lockwright_fabric::backend::inproc::InProc;
-use lockwright_fabric::backend::tcp::frame::{Decoded, Frame, Hello, MAX_VERBS, Refusal, Welcome, decode};
+use lockwright_fabric::backend::shm::Process;
+use lockwright_fabric::backend::tcp::frame::{
+    ClientProcess, Decoded, Frame, Hello, MAX_VERBS, Refusal, Welcome, decode,
+};
 use lockwright_fabric::backend::tcp::{
     Backlog, BindError, CloseReason, ConnectError, ConnectOptions, InProcHost, MAX_TAIL, Secret, Server,
     ServerOptions, TcpEndpoint, TlsClient, TlsServer,
@@ -13,7 +16,7 @@ use lockwright_fabric::{
     Addr, Cond, Deadline, Endpoint, FabricError, Message, NodeId, Op, RawVerb, RawWait, RegionId, Width,
     Word64,
 };
-use nets::{HERE, LinkState, Proxy, connect, host, quick, serve, until, word};
+use nets::{HERE, LinkState, Proxy, connect, host, patient, quick, serve, until, word};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -32,10 +35,14 @@ fn bytes_of(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
+/// The beginning of a connection of `process`, which resumes a session unless that is all zeros.
+fn hello_of(process: ClientProcess, session: [u8; 16], epoch: u64) -> Vec<u8> {
+    let name = String::new();
+    bytes_of(&Frame::Hello(Hello { features: 0, session, epoch, seen: 0, nonce: [1; 32], process, name }))
+}
+
 fn hello() -> Vec<u8> {
-    let name = "a test".to_owned();
-    let hello = Hello { features: 0, session: [0; 16], epoch: 0, seen: 0, nonce: [1; 32], name };
-    bytes_of(&Frame::Hello(hello))
+    hello_of(ClientProcess::default(), [0; 16], 0)
 }
 
 /// Sends bytes and returns all frames that come back until the server closes.
@@ -62,20 +69,20 @@ fn refusal(frames: &[Frame]) -> (Refusal, &str) {
 #[tokio::test]
 async fn a_server_does_not_listen_to_other_machines_unguarded() {
     let everywhere: SocketAddr = "0.0.0.0:0".parse().unwrap();
-    let error = Server::bind(everywhere, host().0, vec![], quick()).await.unwrap_err();
+    let error = Server::bind(everywhere, host().0, vec![], patient()).await.unwrap_err();
     assert!(matches!(error, BindError::Exposed(address) if address == everywhere));
     let text = error.to_string();
     assert!(text.contains("TLS") && text.contains("secret") && text.contains("127.0.0.1"), "{text}");
-    assert!(Server::bind("[::]:0".parse().unwrap(), host().0, vec![], quick()).await.is_err());
+    assert!(Server::bind("[::]:0".parse().unwrap(), host().0, vec![], patient()).await.is_err());
     let mapped = "[::ffff:10.0.0.1]:0".parse().unwrap();
-    assert!(matches!(Server::bind(mapped, host().0, vec![], quick()).await, Err(BindError::Exposed(_))));
-    let options = ServerOptions { secret: secret(SECRET), ..quick() };
+    assert!(matches!(Server::bind(mapped, host().0, vec![], patient()).await, Err(BindError::Exposed(_))));
+    let options = ServerOptions { secret: secret(SECRET), ..patient() };
     assert!(Server::bind(everywhere, host().0, vec![], options).await.is_ok());
 }
 
 #[tokio::test]
 async fn only_those_who_know_the_secret_come_in() {
-    let (server, _) = serve(ServerOptions { secret: secret(SECRET), ..quick() }).await;
+    let (server, _) = serve(ServerOptions { secret: secret(SECRET), ..patient() }).await;
     let with = |secret| {
         TcpEndpoint::connect(server.address(), ConnectOptions { secret, ..ConnectOptions::default() })
     };
@@ -93,7 +100,7 @@ async fn only_those_who_know_the_secret_come_in() {
 
 #[tokio::test]
 async fn a_client_with_a_secret_does_not_trust_a_server_without() {
-    let (server, _) = serve(quick()).await;
+    let (server, _) = serve(patient()).await;
     let options = ConnectOptions { secret: secret(SECRET), ..ConnectOptions::default() };
     assert!(matches!(TcpEndpoint::connect(server.address(), options).await, Err(ConnectError::Unproven)));
 }
@@ -152,15 +159,14 @@ async fn a_server_that_accepts_any_proof_and_has_none_of_its_own_is_not_trusted(
 #[tokio::test]
 async fn the_connection_that_another_replaces_is_told_and_closed() {
     // Not for silence: it is replaced long before the server suspects it.
-    let (server, _) = serve(ServerOptions { heartbeat: Duration::from_secs(60), ..quick() }).await;
+    let (server, _) = serve(ServerOptions { heartbeat: Duration::from_secs(60), ..patient() }).await;
     let mut old = TcpStream::connect(server.address()).await.unwrap();
     old.write_all(&hello()).await.unwrap();
     let mut buffer = Vec::new();
     let Frame::Welcome(first) = next_frame(&mut old, &mut buffer).await else { panic!("no welcome") };
     let mut new = TcpStream::connect(server.address()).await.unwrap();
-    let (session, epoch, name) = (first.session, server.epoch(), String::new());
-    let again = Hello { features: 0, session, epoch, seen: 0, nonce: [1; 32], name };
-    new.write_all(&bytes_of(&Frame::Hello(again))).await.unwrap();
+    let again = hello_of(ClientProcess::default(), first.session, server.epoch());
+    new.write_all(&again).await.unwrap();
     let Frame::Welcome(second) = next_frame(&mut new, &mut Vec::new()).await else { panic!("no welcome") };
     assert!(second.resumed && second.peer == first.peer);
     let last = next_frame(&mut old, &mut buffer).await;
@@ -169,33 +175,36 @@ async fn the_connection_that_another_replaces_is_told_and_closed() {
     assert!(matches!(rest, Ok(Ok(0) | Err(_))), "it is still open: {rest:?}");
 }
 
+/// A process that has ended.
+fn ended_process() -> ClientProcess {
+    let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    let Process { pid, start } = Process::with_pid(child.id()).unwrap().unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    ClientProcess { pid, start, ..ClientProcess::own() }
+}
+
 #[tokio::test]
-async fn a_silent_client_keeps_its_session_for_the_lease_and_not_only_as_long_as_one_that_hung_up() {
-    let options = ServerOptions {
-        heartbeat: Duration::from_millis(50),
-        grace: Duration::from_secs(60),
-        grace_closed: Some(Duration::from_millis(1)),
-        ..quick()
-    };
+async fn a_session_outlives_closed_and_silent_connections_for_the_lease_unless_its_process_has_ended() {
+    let options = ServerOptions { grace_ended: Some(Duration::from_millis(1)), ..quick() };
     let (server, ended) = serve(options).await;
-    let mut silent = TcpStream::connect(server.address()).await.unwrap();
-    silent.write_all(&hello()).await.unwrap();
-    let mut buffer = Vec::new();
-    let Frame::Welcome(Welcome { session, .. }) = next_frame(&mut silent, &mut buffer).await else {
-        panic!("no welcome")
+    let connect = async |process, session| {
+        let mut stream = TcpStream::connect(server.address()).await.unwrap();
+        stream.write_all(&hello_of(process, session, server.epoch())).await.unwrap();
+        let answer = next_frame(&mut stream, &mut Vec::new()).await;
+        let Frame::Welcome(Welcome { session, .. }) = answer else { panic!("{answer:?}") };
+        (stream, session)
     };
-    // Until the server has closed the connection on which nothing was heard.
-    while silent.read_buf(&mut buffer).await.is_ok_and(|read| read > 0) {}
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    let (mut stream, session) = connect(ClientProcess::own(), [0; 16]).await;
+    // Silent, until the server closes it.
+    while stream.read_buf(&mut Vec::new()).await.is_ok_and(|read| read > 0) {}
+    // Closed by the client's end, which may be a proxy: of a living process, and of one of which nothing is known.
+    for process in [ClientProcess::own(), ClientProcess::default()] {
+        drop(connect(process, session).await);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     assert_eq!(ended.lock().unwrap()[..], [], "its lease is not over");
-    let mut again = TcpStream::connect(server.address()).await.unwrap();
-    let (epoch, name) = (server.epoch(), String::new());
-    let hello = Hello { features: 0, session, epoch, seen: 0, nonce: [1; 32], name };
-    again.write_all(&bytes_of(&Frame::Hello(hello))).await.unwrap();
-    let answer = next_frame(&mut again, &mut Vec::new()).await;
-    assert!(matches!(answer, Frame::Welcome(Welcome { resumed: true, .. })), "{answer:?}");
-    // One that hangs up is given up at once.
-    drop(again);
+    drop(connect(ended_process(), session).await);
     until(|| !ended.lock().unwrap().is_empty()).await;
 }
 
@@ -204,7 +213,7 @@ async fn tls_is_for_the_named_server_and_its_clients_only() {
     let made = rcgen::generate_simple_self_signed(vec!["lock.test".to_owned()]).unwrap();
     let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     let tls = Some(TlsServer::from_pem(certificate.as_bytes(), key.as_bytes()).unwrap());
-    let (server, _) = serve(ServerOptions { tls, handshake: Duration::from_millis(300), ..quick() }).await;
+    let (server, _) = serve(ServerOptions { tls, handshake: Duration::from_secs(3), ..patient() }).await;
     let with =
         |tls| TcpEndpoint::connect(server.address(), ConnectOptions { tls, ..ConnectOptions::default() });
     let trusting = |name| Some(TlsClient::from_pem(certificate.as_bytes(), name).unwrap());
@@ -219,7 +228,7 @@ async fn tls_is_for_the_named_server_and_its_clients_only() {
 
 #[tokio::test]
 async fn nonsense_gets_one_answer_and_disturbs_nobody() {
-    let (server, _) = serve(quick()).await;
+    let (server, _) = serve(patient()).await;
     let ep = connect(server.address()).await;
     let waiting = ep.wait_until(word(1).until(Cond::Eq { mask: 1, value: 1 }));
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
@@ -243,7 +252,7 @@ async fn nonsense_gets_one_answer_and_disturbs_nobody() {
 
 #[tokio::test]
 async fn unexpected_frames_are_refused() {
-    let (server, _) = serve(ServerOptions { max_waits: 2, ..quick() }).await;
+    let (server, _) = serve(ServerOptions { max_waits: 2, ..patient() }).await;
     let wait = |id, index: u64| {
         let (addr, width) = (word(index).addr(), Width::W64);
         let cond = Cond::Eq { mask: 1, value: 1 };
@@ -267,29 +276,19 @@ async fn unexpected_frames_are_refused() {
 
 #[tokio::test]
 async fn a_session_cannot_be_guessed_or_taken_over_after_its_end() {
-    let (server, ended) = serve(quick()).await;
-    let resume = |session, seen| {
-        let name = String::new();
-        bytes_of(&Frame::Hello(Hello {
-            features: 0,
-            session,
-            epoch: server.epoch(),
-            seen,
-            nonce: [1; 32],
-            name,
-        }))
-    };
-    assert_eq!(refusal(&answers_to(server.address(), &resume([9; 16], 0)).await).0, Refusal::UnknownSession);
+    let (server, ended) = serve(patient()).await;
+    let resume = |session| hello_of(ClientProcess::default(), session, server.epoch());
+    assert_eq!(refusal(&answers_to(server.address(), &resume([9; 16])).await).0, Refusal::UnknownSession);
     let answers = answers_to(server.address(), &[hello(), bytes_of(&Frame::Goodbye)].concat()).await;
     let Some(Frame::Welcome(Welcome { session, .. })) = answers.first() else { panic!("{answers:?}") };
     until(|| !ended.lock().unwrap().is_empty()).await;
-    let again = answers_to(server.address(), &resume(*session, 0)).await;
+    let again = answers_to(server.address(), &resume(*session)).await;
     assert_eq!(refusal(&again).0, Refusal::UnknownSession);
 }
 
 #[tokio::test]
 async fn a_verb_on_a_word_that_does_not_exist_ends_the_session_of_who_asked() {
-    let (server, _) = serve(quick()).await;
+    let (server, _) = serve(patient()).await;
     let other = connect(server.address()).await;
     let lost = |node| Err(FabricError::NodeLost(NodeId(node)));
     let outside = [
@@ -314,7 +313,7 @@ async fn a_verb_on_a_word_that_does_not_exist_ends_the_session_of_who_asked() {
 
 #[tokio::test]
 async fn the_longest_batch_passes_and_a_longer_one_is_refused() {
-    let (server, _) = serve(quick()).await;
+    let (server, _) = serve(patient()).await;
     let ep = connect(server.address()).await;
     let olds = ep.go([word(0).fetch_add(1); MAX_VERBS]).await.unwrap();
     assert_eq!(olds.last(), Some(&(MAX_VERBS as u64 - 1)));
@@ -327,7 +326,7 @@ async fn the_longest_batch_passes_and_a_longer_one_is_refused() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
-    let (server, ended) = serve(ServerOptions { max_unwritten: 64 << 10, ..quick() }).await;
+    let (server, _) = serve(ServerOptions { max_unwritten: 64 << 10, ..patient() }).await;
     let ep = connect(server.address()).await;
     let address = server.address();
     let verbs = vec![word(0).read().raw(); MAX_VERBS];
@@ -347,13 +346,12 @@ async fn a_client_that_does_not_read_is_cut_off_and_others_go_on() {
         turns += 1;
     }
     assert!(matches!(deaf.await.unwrap(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe));
-    until(|| ended.lock().unwrap().len() == 1).await;
     assert_eq!(ep.go(word(1).fetch_add(1)).await, Ok(turns));
 }
 
 #[tokio::test]
 async fn strangers_who_say_nothing_are_shown_out() {
-    let options = ServerOptions { handshake: Duration::from_millis(50), max_unauthenticated: 2, ..quick() };
+    let options = ServerOptions { handshake: Duration::from_millis(50), max_unauthenticated: 2, ..patient() };
     let (server, _) = serve(options).await;
     let silent = [(); 3].map(|()| TcpStream::connect(server.address()));
     let mut crowd = Vec::new();
@@ -384,7 +382,7 @@ async fn connect_from(source: [u8; 4], server: SocketAddr) -> TcpStream {
 
 #[tokio::test]
 async fn a_crowd_from_one_address_closes_its_own_oldest_and_nobody_elses() {
-    let options = ServerOptions { max_unauthenticated: 8, max_unauthenticated_per_source: 3, ..quick() };
+    let options = ServerOptions { max_unauthenticated: 8, max_unauthenticated_per_source: 3, ..patient() };
     let (server, _) = serve(options).await;
     let mut other = connect_from([127, 0, 0, 3], server.address()).await;
     let mut crowd = Vec::new();
@@ -409,7 +407,7 @@ fn refusal_of(bytes: &[u8]) -> Refusal {
 
 #[tokio::test]
 async fn a_full_server_says_so() {
-    let (server, ended) = serve(ServerOptions { max_sessions: 2, ..quick() }).await;
+    let (server, ended) = serve(ServerOptions { max_sessions: 2, ..patient() }).await;
     let (first, _second) = (connect(server.address()).await, connect(server.address()).await);
     let third = TcpEndpoint::connect(server.address(), ConnectOptions::default()).await.unwrap_err();
     assert!(matches!(third, ConnectError::Refused { why: Refusal::Full, .. }), "{third}");
@@ -439,7 +437,7 @@ fn large() -> Message {
 #[tokio::test]
 async fn a_client_cannot_send_to_another_unless_the_host_relays() {
     let host = InProcHost::new(InProc::new(1, 4096), 0);
-    let server = Server::bind(HERE, host, vec![], quick()).await.unwrap();
+    let server = Server::bind(HERE, host, vec![], patient()).await.unwrap();
     let (sender, victim) = (connect(server.address()).await, connect(server.address()).await);
     assert_eq!(sender.send(victim.me(), large()).await, Err(FabricError::PeerLost(victim.me())));
     // Less than the sender's own output buffer holds.
@@ -456,7 +454,7 @@ async fn a_client_cannot_send_to_another_unless_the_host_relays() {
 async fn a_client_that_floods_another_is_refused_and_the_other_goes_on() {
     let limit = Backlog { messages: 20, ..Backlog::RELAY };
     let host = InProcHost::new(InProc::new(1, 4096), 0).relay(limit);
-    let server = Server::bind(HERE, host, vec![], quick()).await.unwrap();
+    let server = Server::bind(HERE, host, vec![], patient()).await.unwrap();
     let proxy = Proxy::before(server.address()).await;
     let (sender, victim) = (connect(server.address()).await, connect(proxy.address).await);
     proxy.set(LinkState::DropsReplies);

@@ -93,9 +93,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// How long the session of a client outlives a connection that was closed without a goodbye, at most. Processes that
-/// die are seen like that, and their locks should not wait; a living client is back within milliseconds.
-const GRACE_CLOSED: Duration = Duration::from_secs(1);
+/// How long the session of a client whose process on this machine has ended outlives its connection, at most: time for what
+/// died with it, such as the command of `run`.
+const GRACE_ENDED: Duration = Duration::from_secs(1);
 
 /// A running server, on threads of its own. Dropping it stops it.
 ///
@@ -377,7 +377,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         tls,
         heartbeat,
         grace,
-        grace_closed: Some(grace.min(GRACE_CLOSED)),
+        grace_ended: Some(grace.min(GRACE_ENDED)),
         keeps_lease: true,
         epoch: Some(durable.epoch),
         max_sessions: lock_table::MAX_SESSIONS,

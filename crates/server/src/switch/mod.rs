@@ -46,8 +46,8 @@ pub const DEFAULT_SWITCH_LISTEN: &str = "127.0.0.1:5627";
 pub const DEFAULT_LOCKS: u64 = 1 << 18;
 /// Packets that a client may have on their way at a time.
 const LANES: u32 = 64;
-/// How long the session of a client outlives a connection that was closed without a goodbye, as that of a process that died is.
-const GRACE_CLOSED: Duration = Duration::from_millis(200);
+/// How long the session of a client whose process on this machine has ended outlives its connection.
+const GRACE_ENDED: Duration = Duration::from_millis(200);
 
 /// How a decider behaves: see [`Switch::start`].
 ///
@@ -311,7 +311,7 @@ async fn control(
         tls: options.tls,
         heartbeat: options.heartbeat,
         grace: options.grace,
-        grace_closed: Some(options.grace.min(GRACE_CLOSED)),
+        grace_ended: Some(options.grace.min(GRACE_ENDED)),
         keeps_lease: true,
         ..tcp::ServerOptions::default()
     };

@@ -68,5 +68,7 @@ pub use mailbox::MAX_TAIL;
 pub use names::{NAME_MAX, NameInfo, NamedLock, Names, Reclaim};
 pub use options::{SpaceOptions, space_path};
 pub use private::{PrivateFolder, open_regular};
+#[cfg(feature = "tcp")]
+pub(in crate::backend) use process::namespaces;
 pub use process::{Process, ProcessState, boot_id, monotonic_ns};
 pub use space::ShmSpace;

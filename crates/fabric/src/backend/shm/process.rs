@@ -87,13 +87,19 @@ pub(super) fn time_namespace() -> Result<u64, SpaceError> {
     }
 }
 
+/// What pids and start times of processes, as this process sees them, depend on: the boot, and its namespaces.
+#[cfg(feature = "tcp")]
+pub(in crate::backend) fn namespaces() -> Result<(u128, u64, u64), SpaceError> {
+    Ok((boot_id()?, pid_namespace()?, time_namespace()?))
+}
+
 fn no_proc(error: &std::io::Error) -> SpaceError {
     SpaceError::System { doing: "read /proc", error: Errno::from_io_error(error).unwrap_or(Errno::IO) }
 }
 
 impl Process {
     /// This process.
-    pub(super) fn own() -> Result<Self, SpaceError> {
+    pub(in crate::backend) fn own() -> Result<Self, SpaceError> {
         let pid = std::process::id();
         let stat = Stat::read(pid).map_err(|error| no_proc(&error))?;
         Ok(Self { pid, start: stat.start })

@@ -87,7 +87,7 @@ fn deliver(client: &Client, to: PeerId, cell: &Payload) -> Result<Option<u64>, F
 }
 
 impl Blocked<'_> {
-    fn poll(&mut self, cx: &Context<'_>) -> Poll<Result<(), FabricError>> {
+    fn poll(&mut self, cx: &Context<'_>, now: impl Fn() -> Time) -> Poll<Result<(), FabricError>> {
         let shared = &self.client.shared;
         if !self.client.is_member() {
             return Poll::Ready(Err(FabricError::Evicted));
@@ -99,7 +99,7 @@ impl Blocked<'_> {
                 Err(lost) => return Poll::Ready(Err(lost)),
                 Ok(None) => self.sent += 1,
                 Ok(Some(head)) => {
-                    let now = shared.clock.now();
+                    let now = now();
                     if head != self.head {
                         (self.head, self.moved) = (head, now);
                     }
@@ -125,7 +125,10 @@ impl Future for Sending<'_> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
             Sending::Done(result) => Poll::Ready(*result),
-            Sending::Blocked(blocked) => blocked.poll(cx),
+            Sending::Blocked(blocked) => {
+                let shared = &blocked.client.shared;
+                blocked.poll(cx, || shared.clock.now())
+            }
         }
     }
 }
@@ -135,46 +138,53 @@ mod tests {
     use super::super::scratch::Scratch;
     use super::*;
     use std::task::Waker;
-    use std::time::Duration;
 
-    const PATIENCE: Duration = Duration::from_millis(20);
+    const PATIENCE: u64 = 2_000_000_000;
 
     /// Sends until there is no room.
     fn fill(from: &Arc<Client>, to: PeerId) {
         while matches!(Sending::new(from, to, &Message::default()), Sending::Done(Ok(()))) {}
     }
 
-    fn poll(sending: &mut Sending<'_>) -> Poll<Result<(), FabricError>> {
-        Pin::new(sending).poll(&mut Context::from_waker(Waker::noop()))
+    /// Polls one for which there was no room, as if it were so many nanoseconds after the time `since`.
+    fn poll(sending: &mut Sending<'_>, since: Time, ns: u64) -> Poll<Result<(), FabricError>> {
+        let Sending::Blocked(blocked) = sending else { panic!("there was room: {sending:?}") };
+        blocked.poll(&Context::from_waker(Waker::noop()), || since.plus(ns))
+    }
+
+    /// Since when the receiver has taken nothing.
+    fn moved(sending: &Sending<'_>) -> Time {
+        let Sending::Blocked(blocked) = sending else { panic!("there was room: {sending:?}") };
+        blocked.moved
     }
 
     #[test]
     fn a_receiver_that_takes_nothing_for_the_spaces_patience_counts_as_lost() {
-        let scratch = Scratch::with_patience("patience", PATIENCE.as_nanos() as u64);
+        let scratch = Scratch::with_patience("patience", PATIENCE);
         let (from, to) = (scratch.client(), scratch.client());
         let peer = to.membership.peer;
         fill(&from, peer);
         let mut sending = Sending::new(&from, peer, &Message::default());
-        std::thread::sleep(2 * PATIENCE);
-        assert_eq!(poll(&mut sending), Poll::Ready(Err(FabricError::PeerLost(peer))));
+        let start = moved(&sending);
+        assert!(poll(&mut sending, start, PATIENCE).is_pending());
+        assert_eq!(poll(&mut sending, start, PATIENCE + 1), Poll::Ready(Err(FabricError::PeerLost(peer))));
     }
 
     #[test]
     fn a_receiver_that_takes_something_now_and_then_is_waited_for() {
-        // Longer than it takes to fill a mailbox, however busy the machine is.
-        let patience = Duration::from_secs(2);
-        let scratch = Scratch::with_patience("slow", patience.as_nanos() as u64);
+        let scratch = Scratch::with_patience("slow", PATIENCE);
         let (from, to) = (scratch.client(), scratch.client());
         let peer = to.membership.peer;
         fill(&from, peer);
         let mut sending = Sending::new(&from, peer, &Message::default());
-        assert!(poll(&mut sending).is_pending());
-        std::thread::sleep(patience);
+        let start = moved(&sending);
+        assert!(poll(&mut sending, start, 0).is_pending());
         // It has taken all that there was, and others were faster to fill the room.
         drop(to.drain(true));
         fill(&from, peer);
-        assert!(poll(&mut sending).is_pending(), "it has moved a moment ago");
+        assert!(poll(&mut sending, start, 2 * PATIENCE).is_pending(), "it has moved a moment ago");
+        assert!(poll(&mut sending, start, 3 * PATIENCE).is_pending(), "and may rest as long again");
         drop(to.drain(true));
-        assert_eq!(poll(&mut sending), Poll::Ready(Ok(())));
+        assert_eq!(poll(&mut sending, start, 3 * PATIENCE), Poll::Ready(Ok(())));
     }
 }

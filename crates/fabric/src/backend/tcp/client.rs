@@ -2,7 +2,7 @@
 
 use super::auth::{Exchange, Secret, Side, random_bytes};
 use super::close_reason::CloseReason;
-use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, Welcome};
+use super::frame::{ClientProcess, Frame, FrameError, Hello, Refusal, SessionId, Welcome};
 use super::incoming::{Incoming, ReadError};
 use super::lease::MISSED_HEARTBEATS;
 use super::link::Link;
@@ -135,7 +135,8 @@ pub(super) async fn open(
     seen: u64,
 ) -> Result<Connection, ConnectError> {
     let (nonce, asked) = (random_bytes(), std::time::Instant::now());
-    let hello = Hello { features: 0, session, epoch, seen, nonce, name: options.name.clone() };
+    let (process, name) = (ClientProcess::own(), options.name.clone());
+    let hello = Hello { features: 0, session, epoch, seen, nonce, process, name };
     let opening = async {
         let (mut incoming, out) = dial(address, options).await?;
         match handshake(&mut incoming, &out, options, hello).await {
@@ -201,17 +202,12 @@ pub(super) async fn run_session(
     let link = &guard.0;
     let mut connection = connection;
     loop {
-        let close = CloseAtDrop(Arc::clone(&connection.out));
-        // The server takes a closed connection for the end of this process. One that went silent stays open until the
-        // session is resumed or over: whatever is held here is held until the lease is over.
-        let _silent = match read(link, &connection).await {
-            ReadEnd::Silent => Some(close),
-            ReadEnd::Broken => None,
-            ReadEnd::Over(reason) => {
+        {
+            let _close = CloseAtDrop(Arc::clone(&connection.out));
+            if let Some(reason) = read(link, &connection).await {
                 link.end(&reason);
-                None
             }
-        };
+        }
         if !link.connection_lost() {
             return;
         }
@@ -236,18 +232,9 @@ impl Drop for EndOnDrop {
     }
 }
 
-/// Why a connection is not read any more.
-enum ReadEnd {
-    /// The server did not answer for some heartbeats.
-    Silent,
-    /// It was closed, or broke.
-    Broken,
-    /// The session is over.
-    Over(CloseReason),
-}
-
-/// Processes the server's frames until the connection breaks.
-async fn read(link: &Link, connection: &Connection) -> ReadEnd {
+/// Processes the server's frames until the connection is closed, breaks, or the server has not answered for some heartbeats:
+/// the close reason, if the session is over.
+async fn read(link: &Link, connection: &Connection) -> Option<CloseReason> {
     let Connection { incoming, out, .. } = connection;
     let heartbeat = link.lease().heartbeat.max(Duration::from_millis(1));
     let mut heartbeats = interval_at(Instant::now() + heartbeat, heartbeat);
@@ -255,23 +242,23 @@ async fn read(link: &Link, connection: &Connection) -> ReadEnd {
     let (mut silent, mut received) = (0, link.last_received());
     // Frames that followed the welcome.
     if let Err(reason) = process(link, &mut locked(incoming)) {
-        return ReadEnd::Over(reason);
+        return Some(reason);
     }
     loop {
         tokio::select! {
             biased;
             read = poll_fn(|cx| poll_read(link, incoming, cx)) => match read {
                 Ok(None) => {}
-                Ok(Some(reason)) => return ReadEnd::Over(reason),
-                Err(_) => return ReadEnd::Broken,
+                Ok(Some(reason)) => return Some(reason),
+                Err(_) => return None,
             },
-            () = out.closed() => return ReadEnd::Broken,
+            () = out.closed() => return None,
             _ = heartbeats.tick() => {
                 // Threads in `read_blocking` may have read the connection.
                 let last = std::mem::replace(&mut received, link.last_received());
                 silent = if received == last { silent + 1 } else { 1 };
                 if silent > MISSED_HEARTBEATS {
-                    return ReadEnd::Silent;
+                    return None;
                 }
                 let seen = link.seen();
                 locked(incoming).pings.push_back(link.clock.now());

@@ -5,7 +5,7 @@
 
 use super::auth::{Exchange, Side, random_bytes};
 use super::encode::put_done;
-use super::frame::{Frame, FrameError, Hello, Refusal, SessionId, Welcome};
+use super::frame::{ClientProcess, Frame, FrameError, Hello, Refusal, SessionId, Welcome};
 use super::handshakes::Handshake;
 use super::host::{ConnectionInfo, HostError, SessionEnd, VerbHost};
 use super::incoming::{Incoming, ReadError};
@@ -26,14 +26,15 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 /// How long a refused client has to read the reason and close.
 const REFUSED_LINGER: Duration = Duration::from_secs(1);
+/// How often the server looks whether the process of a client without a connection has ended.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Why a connection ends.
 #[derive(Debug)]
 pub(super) enum End {
-    /// No heartbeats, a client that does not read, or a newer connection.
+    /// No heartbeats, a client that does not read, a newer connection; or it was closed, by the client's kernel or by any
+    /// proxy on the way.
     Gone,
-    /// The other side closed it.
-    Closed,
     /// The client said goodbye.
     Goodbye,
     /// The client made a mistake.
@@ -43,7 +44,7 @@ pub(super) enum End {
 impl From<ReadError> for End {
     fn from(error: ReadError) -> Self {
         match error {
-            ReadError::Closed | ReadError::Io(_) => Self::Closed,
+            ReadError::Closed | ReadError::Io(_) => Self::Gone,
             ReadError::Frame(error) => error.into(),
         }
     }
@@ -72,7 +73,7 @@ pub(super) async fn serve<H: VerbHost>(
     let end = match handshake {
         Err(_) => End::Refused(Refusal::Unexpected, "the handshake took too long".to_owned()),
         Ok(Err(end)) => end,
-        Ok(Ok((session, number))) => {
+        Ok(Ok((session, number, process))) => {
             // Not once the host may have given the number to another client.
             session.send(|| {
                 router.host.on_connected(session.peer, info);
@@ -80,7 +81,7 @@ pub(super) async fn serve<H: VerbHost>(
             });
             let connection = Connection { router: &router, session: &session, out: &out, waits: &waits };
             let (end, received) = connection.run(&mut incoming).await;
-            on_connection_end(&router, session, number, &end, received);
+            on_connection_end(&router, session, number, process, &end, received);
             end
         }
     };
@@ -104,29 +105,40 @@ impl Drop for CloseOnDrop<'_> {
     }
 }
 
-/// Starts the grace period of a session that lost its connection; ends the session at once if the client ended it or was
-/// refused.
+/// Ends a session that lost its connection: at once if the client ended it or was refused, else when its client can no longer
+/// believe that it goes on, because its process has ended or its lease is over.
 fn on_connection_end<H: VerbHost>(
     router: &Arc<Router<H>>,
     session: Arc<Session>,
     number: u64,
+    process: ClientProcess,
     end: &End,
     received: Instant,
 ) {
     let Some(can_resume) = session.detach(number) else { return };
-    let ServerOptions { grace, grace_closed, keeps_lease, .. } = router.options;
-    let until = match end {
+    let ServerOptions { grace_ended, keeps_lease, .. } = router.options;
+    match end {
         End::Goodbye => return router.end(&session, number, SessionEnd::Goodbye),
-        End::Closed if can_resume => Instant::now() + grace_closed.unwrap_or(grace),
-        // Its client may believe for so long that it has what it had.
-        End::Gone if can_resume || keeps_lease => received + router.options.lease().at_server(),
-        End::Gone | End::Closed | End::Refused(..) => return router.end(&session, number, SessionEnd::Lost),
-    };
+        End::Gone if can_resume || keeps_lease => {}
+        End::Gone | End::Refused(..) => return router.end(&session, number, SessionEnd::Lost),
+    }
+    let until = received + router.options.lease().at_server();
     let router = Arc::downgrade(router);
     tokio::spawn(async move {
-        sleep_until(until).await;
-        if let Some(router) = router.upgrade() {
-            router.end(&session, number, SessionEnd::Lost);
+        let mut next = grace_ended.map_or(until, |grace| Instant::now() + grace);
+        loop {
+            sleep_until(next.min(until)).await;
+            let lease_over = Instant::now() >= until;
+            if session.is_given_up(number, grace_ended.is_some() && process.has_ended(), lease_over) {
+                if let Some(router) = router.upgrade() {
+                    router.end(&session, number, SessionEnd::Lost);
+                }
+                return;
+            }
+            if lease_over {
+                return;
+            }
+            next = Instant::now() + LOOK;
         }
     });
 }
@@ -136,7 +148,7 @@ async fn handshake<H: VerbHost>(
     incoming: &mut Incoming,
     out: &Arc<Outgoing>,
     begun: &Handshake,
-) -> Result<(Arc<Session>, u64), End> {
+) -> Result<(Arc<Session>, u64, ClientProcess), End> {
     let Frame::Hello(hello) = incoming.frame().await? else {
         return Err(End::Refused(Refusal::Unexpected, "a connection begins with a hello".to_owned()));
     };
@@ -172,7 +184,7 @@ async fn handshake<H: VerbHost>(
         old.push(|out| Frame::Refused { why: Refusal::Replaced, epoch: router.epoch, text }.encode(out));
         old.close();
     }
-    Ok((session, number))
+    Ok((session, number, hello.process))
 }
 
 fn unknown_session() -> End {

@@ -1,7 +1,8 @@
 //! Bytes to frames. [`decode`] is a pure function that trusts nothing; the tests feed it random bytes.
 
 use super::frame::{
-    Frame, FrameError, HEADER, Hello, MAGIC, MAX_BODY, MAX_TEXT, MAX_VERBS, Refusal, VERSION, Welcome,
+    ClientProcess, Frame, FrameError, HEADER, Hello, MAGIC, MAX_BODY, MAX_TEXT, MAX_VERBS, Refusal, VERSION,
+    Welcome,
 };
 use super::wire::Cursor;
 use crate::addr::PeerId;
@@ -113,6 +114,13 @@ fn hello(body: &mut Cursor<'_>) -> Result<Hello, FrameError> {
         epoch: body.u64()?,
         seen: body.u64()?,
         nonce: body.array()?,
+        process: ClientProcess {
+            boot: u128::from_le_bytes(body.array()?),
+            pid_namespace: body.u64()?,
+            time_namespace: body.u64()?,
+            start: body.u64()?,
+            pid: body.u32()?,
+        },
         name: text(body, name_bytes)?,
     })
 }

@@ -3,7 +3,7 @@
 //! Encoding cannot fail: the callers keep to the limits of [`frame`](super::frame). The most frequent frames have
 //! functions of their own, which take their parts by reference.
 
-use super::frame::{Frame, HEADER, Hello, MAGIC, MAX_TEXT, VERSION, Welcome};
+use super::frame::{ClientProcess, Frame, HEADER, Hello, MAGIC, MAX_TEXT, VERSION, Welcome};
 use super::wire::{put_addr, put_cond, put_message, put_verb};
 use crate::addr::PeerId;
 use crate::message::Message;
@@ -106,6 +106,12 @@ fn put_hello(out: &mut Vec<u8>, hello: &Hello) {
     out.extend_from_slice(&hello.epoch.to_le_bytes());
     out.extend_from_slice(&hello.seen.to_le_bytes());
     out.extend_from_slice(&hello.nonce);
+    let ClientProcess { boot, pid_namespace, time_namespace, start, pid } = hello.process;
+    out.extend_from_slice(&boot.to_le_bytes());
+    for number in [pid_namespace, time_namespace, start] {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+    out.extend_from_slice(&pid.to_le_bytes());
     out.extend_from_slice(name.as_bytes());
 }
 

@@ -144,8 +144,25 @@ pub struct Hello {
     pub seen: u64,
     /// Random bytes for the proof.
     pub nonce: [u8; 32],
+    /// Which process it is.
+    pub process: ClientProcess,
     /// The client's name for operators: host and process.
     pub name: String,
+}
+
+/// A client's process, as its host knows it; all zeros if it is unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientProcess {
+    /// The host's boot id.
+    pub boot: u128,
+    /// The pid namespace.
+    pub pid_namespace: u64,
+    /// The time namespace, which start times depend on.
+    pub time_namespace: u64,
+    /// Clock ticks from boot to its start.
+    pub start: u64,
+    /// Its pid.
+    pub pid: u32,
 }
 
 /// The server accepts a client.

@@ -9,8 +9,8 @@
 //! lengths are computed here and nowhere else, from the heartbeat and grace period of the server, such that the client has
 //! stopped before the server gives anything away, by clocks whose rates differ by at most 1/[`DRIFT`].
 //!
-//! A session also ends when its client says so, or when its connection is closed, as the kernel does for a dead process. So
-//! a living client never closes a connection that merely went silent before its session is resumed or over.
+//! A session also ends when its client says so, or when the server sees that the client's process has ended. That a connection
+//! was closed ends nothing: proxies do that, too, and may do it on one side only.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@
 //! | wire format | `frame`, `encode`, `decode`, `wire` (their parts), `auth` (the secret), `tls` |
 //! | both ends of a connection | `stream`, `incoming`, `outgoing`, `deferred` (what leaves with the next message) |
 //! | client | `endpoint`, `futures`, `link/` (the session, its requests), `handler`, `client` (connecting, reconnecting), `blocking` (threads that read) |
-//! | server | `server` (listening), `handshakes` (who has not shown yet who it is), `connection`, `session` (and `session_state`), `roles`, `router` (messages) |
+//! | server | `server` (listening), `handshakes` (who has not shown yet who it is), `connection`, `process` (whether a client has ended), `session` (and `session_state`), `roles`, `router` (messages) |
 //! | memory | `host` (the trait), `memory` (a host in this process) |
 //!
 //! `docs/tcp.md` has the frame format and the failure model. This backend must not know what a lock is, nor let one client's
@@ -48,6 +48,7 @@ mod lease;
 mod link;
 mod memory;
 mod outgoing;
+mod process;
 mod roles;
 mod router;
 mod server;

@@ -48,9 +48,9 @@ pub struct ServerOptions {
     pub heartbeat: Duration,
     /// How long a session outlives its connection.
     pub grace: Duration,
-    /// The grace period after a connection that was closed, as the kernel does for a dead process: a live client reconnects
-    /// at once. `None`: as `grace`.
-    pub grace_closed: Option<Duration>,
+    /// How long a session outlives its connection if its client's process has ended, as far as that is known here. `None`:
+    /// nobody looks.
+    pub grace_ended: Option<Duration>,
     /// Whether a session that cannot be resumed, such as that of a client that does not read, lasts until its client's
     /// [lease](Lease) is over all the same.
     pub keeps_lease: bool,
@@ -84,7 +84,7 @@ impl Default for ServerOptions {
             tls: None,
             heartbeat: Duration::from_secs(1),
             grace: Duration::from_secs(5),
-            grace_closed: None,
+            grace_ended: None,
             keeps_lease: false,
             epoch: None,
             handshake: Duration::from_secs(5),

@@ -120,6 +120,11 @@ impl Session {
         Some(can_resume)
     }
 
+    /// Whether the session is to be given up: see [`SessionState::is_given_up`].
+    pub(super) fn is_given_up(&self, number: u64, process_ended: bool, lease_over: bool) -> bool {
+        self.inner().state.is_given_up(number, process_ended, lease_over)
+    }
+
     /// Ends the session if connection `number` was its last one; whether it did.
     pub(super) fn end(&self, number: u64) -> bool {
         self.inner().state.end(number)

@@ -170,6 +170,12 @@ impl SessionState {
         Some(!self.over)
     }
 
+    /// Whether the session is to be given up if connection `number` was its last one: its client cannot believe any more that
+    /// it goes on. That the connection was closed does not say so.
+    pub const fn is_given_up(&self, number: u64, process_ended: bool, lease_over: bool) -> bool {
+        self.connections == number && !self.connected && (process_ended || lease_over)
+    }
+
     /// Ends the session if connection `number` was its last one; whether it did.
     pub fn end(&mut self, number: u64) -> bool {
         let ends = self.connections == number && !self.connected;
