@@ -4,7 +4,7 @@
 
 use super::DslrParams;
 use super::rules::{AsShipped, Rules};
-use super::word::{Counters, Ticket, Verdict, moved_on, not_full};
+use super::word::{Counters, Ticket, TicketState, moved_on, not_full};
 use lockwright_fabric::observe::{Mode, Observation};
 use lockwright_fabric::{Deadline, Endpoint, FabricError, MAX_BATCH, Time, Word64};
 use lockwright_locks::{Denied, Lost, Patience, Reason, Want};
@@ -116,7 +116,7 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
             self.ep.mark("dslr tries", &[at(word), seen]);
             let before = Counters::of(seen);
             let ticket = Ticket::taken(mode, before);
-            if before.is_full(self.params.limit) || ticket.verdict(before) != Verdict::Served {
+            if before.is_full(self.params.limit) || ticket.state(before) != TicketState::Served {
                 return Err(Denied::Busy);
             }
             let old = self.ep.go(word.cas(seen, seen + Ticket::take(mode))).await?;
@@ -143,10 +143,10 @@ impl<E: Endpoint, R: Rules> Bakery<E, R> {
             return Ok(true);
         }
         loop {
-            match ticket.verdict(seen) {
-                Verdict::Served => return Ok(true),
-                Verdict::PassedOver => return Ok(false),
-                Verdict::Waits => {}
+            match ticket.state(seen) {
+                TicketState::Served => return Ok(true),
+                TicketState::PassedOver => return Ok(false),
+                TicketState::Waits => {}
             }
             self.ep.mark("dslr waits", &[at(word), ticket.x, ticket.s, seen.n_x, seen.n_s]);
             // Two leases in which no client is served: one for the holder to stop believing, one for its last verb.

@@ -100,7 +100,7 @@ pub struct Ticket {
 
 /// What a word says about a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TicketState {
     /// It is served: the lock is held.
     Served,
     /// Others are before it.
@@ -135,17 +135,17 @@ impl Ticket {
 
     /// What `now` says about it. For a reader nS says nothing: those with the same writers before them are served
     /// together and may be gone first.
-    pub const fn verdict(self, now: Counters) -> Verdict {
+    pub const fn state(self, now: Counters) -> TicketState {
         let served = match self.mode {
             Mode::Exclusive => now.n_x == self.x && now.n_s == self.s,
             Mode::Shared => now.n_x == self.x,
         };
         if served {
-            Verdict::Served
+            TicketState::Served
         } else if now.n_x > self.x {
-            Verdict::PassedOver
+            TicketState::PassedOver
         } else {
-            Verdict::Waits
+            TicketState::Waits
         }
     }
 
@@ -194,7 +194,7 @@ mod tests {
     fn a_reader_does_not_mind_readers_who_leave_before_it_looks() {
         let ticket = Ticket { mode: Mode::Shared, x: 1, s: 0 };
         let other_left = Counters { n_x: 1, n_s: 1, max_x: 1, max_s: 2 };
-        assert_eq!(ticket.verdict(other_left), Verdict::Served);
+        assert_eq!(ticket.state(other_left), TicketState::Served);
     }
 
     #[test]
@@ -202,9 +202,9 @@ mod tests {
         let stuck = Counters { n_x: 0, n_s: 0, max_x: 1, max_s: 2 };
         let cleared = stuck.cleared(LIMIT);
         for s in 0..2 {
-            assert_eq!(Ticket { mode: Mode::Shared, x: 1, s }.verdict(cleared), Verdict::PassedOver);
+            assert_eq!(Ticket { mode: Mode::Shared, x: 1, s }.state(cleared), TicketState::PassedOver);
         }
-        assert_eq!(Ticket::taken(Mode::Exclusive, cleared).verdict(cleared), Verdict::Served);
+        assert_eq!(Ticket::taken(Mode::Exclusive, cleared).state(cleared), TicketState::Served);
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
         assert!(cleared.is_full(LIMIT) && cleared.is_cleared(LIMIT));
         assert!(!cleared.is_spent(LIMIT));
         let last = Ticket { mode: Mode::Shared, x: 9, s: LIMIT - 1 };
-        assert_eq!(last.verdict(cleared), Verdict::PassedOver);
+        assert_eq!(last.state(cleared), TicketState::PassedOver);
     }
 
     #[test]

@@ -225,7 +225,7 @@ impl Election {
     /// # Ok::<(), lockwright::ObserveError>(())
     /// ```
     pub fn leader(&self) -> Result<Option<Leader>, ObserveError> {
-        observe::Looker::new(self).look()
+        observe::LeaderLookup::new(self).look()
     }
 
     /// The leaders from now on, beginning with the present one.

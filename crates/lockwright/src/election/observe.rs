@@ -35,7 +35,7 @@ pub struct ObserveError {
 
 /// Looks who leads.
 #[derive(Debug)]
-pub(super) struct Looker {
+pub(super) struct LeaderLookup {
     name: LockName,
     source: Source,
 }
@@ -48,7 +48,7 @@ enum Source {
     Listed { client: Client, inspector: Option<Box<crate::inspect::Inspector>> },
 }
 
-impl Looker {
+impl LeaderLookup {
     pub(super) fn new(election: &Election) -> Self {
         Self { name: election.name.clone(), source: Source::new(&election.client) }
     }
@@ -174,9 +174,9 @@ impl News {
 impl Observer {
     pub(super) fn new(election: &Election) -> Self {
         let shared = Arc::new(Shared::default());
-        let (theirs, looker) = (Arc::clone(&shared), Looker::new(election));
+        let (theirs, lookup) = (Arc::clone(&shared), LeaderLookup::new(election));
         let thread = std::thread::Builder::new().name("lockwright-observe".to_owned());
-        if let Err(error) = thread.spawn(move || run(&theirs, looker)) {
+        if let Err(error) = thread.spawn(move || run(&theirs, lookup)) {
             shared.tell(Err(ObserveError { election: election.name.clone(), why: error.to_string() }));
         }
         Self { shared }
@@ -266,11 +266,11 @@ impl Future for NextLeader<'_> {
     }
 }
 
-fn run(shared: &Shared, mut looker: Looker) {
+fn run(shared: &Shared, mut lookup: LeaderLookup) {
     let mut news = News::default();
     loop {
         let began = Instant::now();
-        let seen = news.of(looker.look());
+        let seen = news.of(lookup.look());
         if shared.state().stop {
             return;
         }
