@@ -1,6 +1,8 @@
 //! What is said comes out as it went in, and nothing that comes makes trouble.
 
+use super::codec::pack;
 use super::*;
+use lockwright_fabric::Message;
 
 fn asks() -> Vec<Request> {
     let name = LockName::new("orders/42").unwrap();

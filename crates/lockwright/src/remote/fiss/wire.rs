@@ -10,7 +10,7 @@
 //! The fabric carries answers once and in order. In the other direction what was under way when a connection broke may be
 //! lost, so the client says again what was not taken ([`Unacked`]), and the other side takes only the next number ([`Taken`]).
 
-use crate::wire::{pack, unpack};
+use crate::wire::codec::{pack, unpack};
 use lockwright_fabric::Message;
 use lockwright_fabric::backend::tcp::MAX_TAIL;
 use lockwright_locks::fisslock::datagram::Key;
