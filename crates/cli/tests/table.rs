@@ -20,7 +20,7 @@ fn table() -> BTreeMap<String, String> {
     let cells =
         |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let rows = lines.take_while(|line| line.starts_with('|')).map(cells);
-    rows.map(|row| (row[0].clone(), row[7].clone())).collect()
+    rows.map(|row| (row[0].clone(), row[row.len() - 1].clone())).collect()
 }
 
 /// A holder of lock `a`, with these options.
