@@ -182,6 +182,35 @@ fn an_acquire_that_fails_with_its_connection_leaves_nothing_in_the_way_of_others
     assert!(failed.load(SeqCst) > 0, "connections broke");
 }
 
+/// What clears a record is not waited for, and may be lost with its connection: the record would keep others out for as long as
+/// its client lives.
+#[test]
+fn a_lock_given_back_over_a_connection_that_breaks_is_free_though_its_client_lives() {
+    let options = options(Duration::from_secs(20)).lend("exact").lend_tree("tree", 1, 64, 16).unwrap();
+    let server = Server::start(options.secret("a long and random line of text").unwrap()).unwrap();
+    let secret = Client::options().secret("a long and random line of text");
+    let open =
+        |address: SocketAddr, space| secret.clone().open(&format!("tcp://{address}/lent:{space}")).wait();
+    for space in ["exact", "tree"] {
+        let network = Network::to(server.address());
+        let far = open(network.address, space).unwrap();
+        let near = open(server.address(), space).unwrap();
+        let range = far.range_lock("a").unwrap().write(0..9).wait().unwrap();
+        let mutex = far.mutex("a").unwrap().lock().wait().unwrap();
+        network.hang(true);
+        std::thread::scope(|threads| {
+            threads.spawn(|| (range.unlock().wait(), mutex.unlock().wait()));
+            std::thread::sleep(Duration::from_millis(30));
+            network.cut();
+            network.hang(false);
+        });
+        let patience = Duration::from_secs(15);
+        drop(near.mutex("a").unwrap().lock_timeout(patience).wait().expect(space));
+        drop(near.range_lock("a").unwrap().write_timeout(0..9, patience).wait().expect(space));
+        drop(far);
+    }
+}
+
 /// Giving back a range on a tree waits for no answer: a client that was struck off meanwhile must not be told that it held it.
 #[test]
 fn a_client_that_was_struck_off_learns_it_when_it_gives_back_a_range() {

@@ -3,7 +3,9 @@
 //!
 //! A record is posted and not waited for: the verb that takes the lock goes over the same connection, and comes after it. If
 //! the connection breaks in between, that order is lost. So a grant counts only if no connection broke since its record was
-//! written; whatever such a grant leaves in the lock's word no record vouches for, and the next client to come resets it.
+//! written; whatever such a grant leaves in the lock's word no record vouches for, and the next client to come resets it. What
+//! clears a record may be lost as well, and then the record would vouch for what is nobody's as long as its client lives: so
+//! after a break records are [cleared again](OneSidedHolders::clear_again), and that is waited for.
 //! The record of a range is waited for: what comes after it may be a message to another client, which goes another way.
 //!
 //! There are no zombies, so nobody is suspected: the server strikes a client off the directory after its connection is
@@ -85,7 +87,31 @@ impl<E: Reach> OneSidedHolders<E> {
         Ok(())
     }
 
-    async fn pause(&self) -> Result<(), FabricError> {
+    /// Connections that have broken so far.
+    pub(crate) fn breaks(&self) -> u64 {
+        self.ep.breaks()
+    }
+
+    /// Clears records, which this client has cleared and does not use, and returns when others can see it.
+    ///
+    /// # Errors
+    /// If the session is over, and so every record of it.
+    pub(crate) async fn clear_again(&self, records: &[u8]) -> Result<(), FabricError> {
+        for records in records.chunks(POSTED) {
+            let clear = |record: &u8| {
+                let first = First(self.shared.firsts[usize::from(*record)].load(SeqCst));
+                let place = self.table.record(self.table.slot(self.me), u64::from(*record));
+                place.word(RecordWord::First).write(first.freed().0).raw()
+            };
+            let verbs: Vec<_> = records.iter().map(clear).collect();
+            while self.ep.go(&verbs[..]).await.is_err() {
+                self.pause().await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn pause(&self) -> Result<(), FabricError> {
         if self.ep.is_over() {
             return Err(GONE);
         }

@@ -15,14 +15,17 @@ use crate::name::LockName;
 use lockwright_fabric::observe::Claim;
 use lockwright_locks::{Grant, Lost};
 use std::collections::HashMap;
+use std::fmt;
 use std::future::ready;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+/// How soon what is under way is polled again.
+const CLEARING: Duration = Duration::from_millis(5);
+
 /// See the module.
-#[derive(Debug)]
 pub(crate) struct OneSidedBackend {
     remote: Arc<Remote>,
     /// For names. It ends the session when it goes, so whatever is under way keeps it.
@@ -30,12 +33,29 @@ pub(crate) struct OneSidedBackend {
     member: Mutex<Option<Arc<OneSidedMember>>>,
     /// The handle by which the server knows a lock, for every lock that is bound.
     handles: Mutex<HashMap<(Kind, u64), u64>>,
+    /// What clears away after a connection that broke, polled with every heartbeat.
+    clearing: Mutex<Option<BoxFuture<()>>>,
+}
+
+impl fmt::Debug for OneSidedBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OneSidedBackend")
+            .field("remote", &self.remote)
+            .field("member", &self.member)
+            .finish_non_exhaustive()
+    }
 }
 
 impl OneSidedBackend {
     pub(crate) fn new(remote: Arc<Remote>) -> Self {
         let plain = Arc::new(RemoteBackend::new(Arc::clone(&remote)));
-        Self { remote, plain, member: Mutex::default(), handles: Mutex::default() }
+        Self {
+            remote,
+            plain,
+            member: Mutex::default(),
+            handles: Mutex::default(),
+            clearing: Mutex::default(),
+        }
     }
 
     /// Who we are in the space now.
@@ -74,6 +94,21 @@ impl OneSidedBackend {
 
     fn attended<T: 'static>(&self, future: BoxFuture<T>) -> BoxFuture<T> {
         Box::pin(Attended { future, home: Arc::clone(&self.plain), elsewhere: None })
+    }
+
+    /// Goes on to clear away after a connection that broke. Says whether that is done.
+    fn clear_doubtful(&self) -> bool {
+        let mut clearing = self.clearing.lock().unwrap_or_else(PoisonError::into_inner);
+        if clearing.is_none() {
+            let member = self.member().ok().filter(|member| member.has_doubtful());
+            *clearing = member.map(|member| self.attended(member.clear_doubtful()));
+        }
+        let Some(future) = clearing.as_mut() else { return true };
+        let is_done = future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        if is_done {
+            *clearing = None;
+        }
+        is_done
     }
 
     fn handles(&self) -> MutexGuard<'_, HashMap<(Kind, u64), u64>> {
@@ -139,7 +174,8 @@ impl Space for OneSidedBackend {
     }
 
     fn heartbeat(&self) -> Duration {
-        self.plain.heartbeat()
+        let next = self.plain.heartbeat();
+        if self.clear_doubtful() { next } else { next.min(CLEARING) }
     }
 
     fn stop_time(&self) -> Option<Duration> {

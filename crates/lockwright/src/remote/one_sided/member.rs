@@ -154,9 +154,41 @@ impl OneSidedMember {
         }
     }
 
+    /// Connections that have broken so far.
+    fn breaks(&self) -> u64 {
+        self.client.recorder().space().breaks()
+    }
+
+    /// Whether something that this client gave back, or gave up, may not have been executed: the connection broke.
+    pub(super) fn has_doubtful(&self) -> bool {
+        self.rooms.has_doubtful(self.breaks()) || self.tree().is_some_and(Tree::has_broken)
+    }
+
+    /// Clears away what is doubtful: as long as this client lives, its records vouch for what they name.
+    pub(super) fn clear_doubtful(self: Arc<Self>) -> BoxFuture<()> {
+        Box::pin(async move {
+            if let Some(tree) = self.tree() {
+                self.disown_broken(tree).await;
+            }
+            loop {
+                let breaks = self.breaks();
+                let doubtful = self.rooms.take_doubtful(breaks);
+                // After an error the session is over, and its records with it.
+                if doubtful.is_empty() || self.client.recorder().space().clear_again(&doubtful).await.is_err()
+                {
+                    return;
+                }
+                for record in doubtful {
+                    self.rooms.free(record, breaks);
+                }
+            }
+        })
+    }
+
     /// Takes a keyed lock: now or never, or however long it takes.
     async fn take_lock(&self, claim: Claim, wait: bool) -> Result<Granted, Refused> {
         let record = self.rooms.claim(claim.lock, wait).await?;
+        let breaks = self.breaks();
         let client = &self.client;
         let granted = match client.try_take(record, claim).await {
             Err(Denied::Busy) if wait => client.take(record, claim).await,
@@ -168,7 +200,7 @@ impl OneSidedMember {
             Err(denied) => {
                 // Whatever the attempt left in the lock's word, nobody's record says that it is held.
                 let _ = client.recorder().write(record, None).await;
-                self.rooms.free(record);
+                self.rooms.free(record, breaks);
                 Err(Refused::new(denied, claim))
             }
         }
@@ -176,8 +208,9 @@ impl OneSidedMember {
 
     /// Gives a keyed lock back.
     async fn give_lock_back(&self, record: u8, grant: ShiftGrant) -> Result<(), Lost> {
+        let breaks = self.breaks();
         let given = self.client.give_back(record, grant).await;
-        self.rooms.free(record);
+        self.rooms.free(record, breaks);
         given
     }
 
@@ -197,6 +230,7 @@ impl OneSidedMember {
         given_up: Option<GivenUp>,
     ) -> Result<Granted, Refused> {
         let record = self.rooms.spare().ok_or_else(full)?;
+        let breaks = self.breaks();
         let taken = match given_up {
             Some(given_up) => locks.take_unless(record, claim, || given_up.clone().wait()).await,
             None => locks.try_take(record, claim).await,
@@ -204,7 +238,7 @@ impl OneSidedMember {
         match taken {
             Ok(grant) => Ok(backend::granted(self.number, &grant)),
             Err(denied) => {
-                self.rooms.free(record);
+                self.rooms.free(record, breaks);
                 Err(Refused::new(denied, claim))
             }
         }
@@ -212,8 +246,9 @@ impl OneSidedMember {
 
     async fn give_asymmetric_back(&self, claim: Claim, granted: &Granted) -> Result<(), Lost> {
         let locks = self.asymmetric().ok_or(Lost::Recovered)?;
+        let breaks = self.breaks();
         let given = locks.give_back(backend::grant_of(claim, granted)).await;
-        self.rooms.free(granted.record.index());
+        self.rooms.free(granted.record.index(), breaks);
         given
     }
 
@@ -221,8 +256,9 @@ impl OneSidedMember {
     async fn take_exactly(&self, claim: Claim, given_up: Option<GivenUp>) -> Result<Granted, Refused> {
         let rooms = &self.rooms;
         let gate = rooms.claim(layout::gate(claim.lock), given_up.is_some()).await?;
+        let breaks = self.breaks();
         let Some(range) = rooms.spare() else {
-            rooms.free(gate);
+            rooms.free(gate, breaks);
             return Err(full());
         };
         let records = RangeRecords { gate, range };
@@ -230,11 +266,11 @@ impl OneSidedMember {
             Some(given_up) => self.client.take_range_unless(records, claim, || given_up.clone().wait()).await,
             None => self.client.try_range(records, claim).await,
         };
-        rooms.free(gate);
+        self.rooms.free(gate, breaks);
         match taken {
             Ok(token) => Ok(self.granted(range, ProtocolGrant::Range { token })),
             Err(denied) => {
-                rooms.free(range);
+                self.rooms.free(range, breaks);
                 Err(Refused::new(denied, claim))
             }
         }
@@ -244,8 +280,9 @@ impl OneSidedMember {
         if let Some(trees) = self.tree() {
             return self.give_back_on_tree(trees, record, claim, token).await;
         }
+        let breaks = self.breaks();
         let given = self.client.give_range_back(record, claim).await;
-        self.rooms.free(record);
+        self.rooms.free(record, breaks);
         given
     }
 

@@ -27,6 +27,9 @@ struct Assignments {
     rooms: HashMap<u64, Room>,
     /// What a record's holder gives back with it.
     permits: HashMap<u8, (u64, OwnedSemaphorePermit)>,
+    /// Records that are free, and how many connections had broken when they became so: what cleared them may be lost with
+    /// the next one.
+    freed: HashMap<u8, u64>,
 }
 
 /// The places of one lock.
@@ -48,6 +51,7 @@ impl Assignments {
                 (place..RECORDS).step_by(PLACES as usize).find(|record| self.records >> record & 1 == 0);
             if let Some(record) = free {
                 self.records |= 1 << record;
+                self.freed.remove(&(record as u8));
                 return Some(record as u8);
             }
         }
@@ -112,10 +116,28 @@ impl Rooms {
         self.desk().take((0..PLACES).rev())
     }
 
-    /// The record is free again, and its place.
-    pub(super) fn free(&self, record: u8) {
+    /// Whether a record is free that was given back over a connection which has broken since, so many ago.
+    pub(super) fn has_doubtful(&self, breaks: u64) -> bool {
+        self.desk().freed.values().any(|freed| *freed != breaks)
+    }
+
+    /// Takes some of these records, to clear them again: not so many that none is left.
+    pub(super) fn take_doubtful(&self, breaks: u64) -> Vec<u8> {
+        let mut desk = self.desk();
+        let doubtful = desk.freed.iter().filter(|(_, freed)| **freed != breaks);
+        let doubtful: Vec<u8> = doubtful.map(|(record, _)| *record).take(PLACES as usize).collect();
+        for record in &doubtful {
+            desk.freed.remove(record);
+            desk.records |= 1 << record;
+        }
+        doubtful
+    }
+
+    /// The record is free again, and its place, after so many connections broke.
+    pub(super) fn free(&self, record: u8, breaks: u64) {
         let mut desk = self.desk();
         desk.records &= !(1 << record);
+        desk.freed.insert(record, breaks);
         let Some((lock, permit)) = desk.permits.remove(&record) else { return };
         if let Some(room) = desk.rooms.get_mut(&lock) {
             room.taken &= !(1 << (u64::from(record) % PLACES));

@@ -56,6 +56,12 @@ impl Tree {
         self.downgraded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether something was given back over a connection that has broken since.
+    pub(super) fn has_broken(&self) -> bool {
+        let breaks = self.ep.breaks();
+        self.released().iter().any(|released| released.breaks != breaks)
+    }
+
     fn released(&self) -> MutexGuard<'_, Vec<Released>> {
         self.released.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,15 +96,38 @@ impl OneSidedMember {
         match taken {
             Ok(grant) => Ok(self.granted(record, ProtocolGrant::Range { token: grant.token() })),
             Err(denied) => {
-                self.rooms.free(record);
+                // The client has disowned it, unless that failed as well.
+                if tree.ep.breaks() == breaks {
+                    self.rooms.free(record, breaks);
+                } else {
+                    self.disown(tree, record, claim).await;
+                }
                 Err(Refused::new(denied, claim))
+            }
+        }
+    }
+
+    /// What a request has left in its tree is nobody's, and is cleared away, however often the connection breaks meanwhile. Then
+    /// the record is free.
+    async fn disown(&self, tree: &Tree, record: u8, claim: Claim) {
+        loop {
+            let breaks = tree.ep.breaks();
+            let disowned = match tree.client.disown_released(record, claim).await {
+                Ok(()) => tree.ep.go(setting(0).read()).await.map(drop),
+                failed => failed,
+            };
+            if disowned.is_ok() && tree.ep.breaks() == breaks {
+                return self.rooms.free(record, breaks);
+            }
+            if self.client.recorder().space().pause().await.is_err() {
+                return; // the session is over, and its records with it
             }
         }
     }
 
     /// A record that nobody uses.
     async fn spare_record(&self, tree: &Tree) -> Result<Option<u8>, FabricError> {
-        self.disown_broken(tree).await?;
+        self.disown_broken(tree).await;
         if let Some(record) = self.rooms.spare() {
             return Ok(Some(record));
         }
@@ -113,19 +142,17 @@ impl OneSidedMember {
     fn forget_released(&self, tree: &Tree, breaks: u64) {
         if tree.ep.breaks() == breaks {
             for released in tree.drain(|released| released.breaks == breaks) {
-                self.rooms.free(released.record);
+                self.rooms.free(released.record, breaks);
             }
         }
     }
 
     /// Whether all of it was executed is not known of what was given back over a connection that broke.
-    async fn disown_broken(&self, tree: &Tree) -> Result<(), FabricError> {
+    pub(super) async fn disown_broken(&self, tree: &Tree) {
         let breaks = tree.ep.breaks();
         for released in tree.drain(|released| released.breaks != breaks) {
-            tree.client.disown_released(released.record, released.claim).await?;
-            self.rooms.free(released.record);
+            self.disown(tree, released.record, released.claim).await;
         }
-        Ok(())
     }
 
     /// Gives a range back. Nothing is waited for, unless the server has not answered lately: then it may have struck this client off,
@@ -140,9 +167,8 @@ impl OneSidedMember {
         let breaks = tree.ep.breaks();
         let downgraded = tree.downgraded().remove(&record);
         if downgraded.is_some_and(|far| far != Downgraded::Posted(breaks)) {
-            let disowned = tree.client.disown_released(record, claim).await;
-            self.rooms.free(record);
-            return disowned.map_err(Lost::from).and(Err(Lost::Recovered));
+            self.disown(tree, record, claim).await;
+            return Err(Lost::Recovered);
         }
         let given = tree.client.give_back(tree.client.grant_of(record, claim, token)).await;
         tree.released().push(Released { record, claim, breaks });
