@@ -10,7 +10,8 @@
 //! | woken | woken, and has not noticed yet |
 //!
 //! Before it sleeps, the thread spins on the socket: if the server runs on a core of its own, the answer often arrives sooner
-//! than a sleep and a wake-up take. After a few spins in vain it sleeps at once for a while.
+//! than a sleep and a wake-up take. After a few spins in vain it sleeps at once for a while. Nor does it spin while as many other
+//! threads of this process wait as there are processors to spare: they, or the server, would have to do without its own.
 //!
 //! This does not send heartbeats: the runtime does.
 
@@ -22,9 +23,11 @@ use rustix::fd::{AsFd, OwnedFd};
 use socket2::SockRef;
 use std::hint::spin_loop;
 use std::io;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::num::NonZero;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Wake;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
@@ -33,6 +36,9 @@ const SPIN: Duration = Duration::from_micros(30);
 /// After so many spins in vain in a row, this many sleeps come without one.
 const MAX_VAIN_SPINS: u32 = 4;
 const SLEEPS_WITHOUT_SPIN: u32 = 128;
+
+/// Threads of this process that wait for an answer right now.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
 
 const AWAKE: u8 = 0;
 const ASLEEP: u8 = 1;
@@ -65,8 +71,11 @@ impl EventfdWaker {
         Ok(Self { state: AtomicU8::new(AWAKE), vain: AtomicU32::new(0), eventfd })
     }
 
-    /// Whether to spin before sleeping.
-    fn may_spin(&self) -> bool {
+    /// Whether to spin before sleeping, one of so many that wait.
+    fn may_spin(&self, waiting: usize) -> bool {
+        if waiting > most_spinning() {
+            return false;
+        }
         let vain = self.vain.load(Relaxed);
         if vain >= MAX_VAIN_SPINS + SLEEPS_WITHOUT_SPIN {
             // One more in vain, and it does not spin again for a while.
@@ -77,9 +86,9 @@ impl EventfdWaker {
         vain < MAX_VAIN_SPINS
     }
 
-    /// Calls `check` until it finds something, at most for [`SPIN`].
-    fn spin<T>(&self, mut check: impl FnMut() -> Option<T>) -> Option<T> {
-        if !self.may_spin() {
+    /// Calls `check` until it finds something, at most for [`SPIN`]; not at all if too many wait.
+    fn spin<T>(&self, waiting: usize, mut check: impl FnMut() -> Option<T>) -> Option<T> {
+        if !self.may_spin(waiting) {
             return None;
         }
         let began = Instant::now();
@@ -118,6 +127,28 @@ impl EventfdWaker {
     }
 }
 
+/// How many threads may wait for one of them to spin: one processor is left to the server.
+fn most_spinning() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| available_parallelism().map_or(1, NonZero::get).saturating_sub(1).max(1))
+}
+
+/// One more thread waits, for as long as this is kept.
+struct Waiting;
+
+impl Waiting {
+    /// How many there are with this one.
+    fn begin() -> (Self, usize) {
+        (Self, WAITING.fetch_add(1, Relaxed) + 1)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Relaxed);
+    }
+}
+
 impl Wake for EventfdWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
@@ -135,7 +166,8 @@ impl Link {
     pub(super) fn read_blocking(&self, waker: &EventfdWaker, limit: Duration) -> bool {
         let Some((out, incoming)) = self.connection() else { return false };
         let Some(socket) = out.socket() else { return false };
-        if let Some(received) = waker.spin(|| self.read_available(socket, &incoming)) {
+        let (_waiting, number) = Waiting::begin();
+        if let Some(received) = waker.spin(number, || self.read_available(socket, &incoming)) {
             return received;
         }
         match waker.sleep(socket, limit) {
@@ -193,7 +225,7 @@ mod tests {
         let waker = EventfdWaker::new().unwrap();
         let spun = |waker: &EventfdWaker| {
             let mut spun = false;
-            waker.spin(|| {
+            waker.spin(1, || {
                 spun = true;
                 None::<()>
             });
@@ -203,8 +235,15 @@ mod tests {
         assert!((0..SLEEPS_WITHOUT_SPIN).all(|_| !spun(&waker)), "no spins");
         assert!(!spun(&waker) && spun(&waker) && !spun(&waker), "one spin, and then none for a while");
         waker.vain.store(MAX_VAIN_SPINS - 1, Relaxed);
-        assert_eq!(waker.spin(|| Some(1)), Some(1));
+        assert_eq!(waker.spin(1, || Some(1)), Some(1));
         assert!((0..MAX_VAIN_SPINS).all(|_| spun(&waker)), "a successful spin resets the count");
+    }
+
+    #[test]
+    fn with_more_waiters_than_processors_to_spare_nobody_spins() {
+        let waker = EventfdWaker::new().unwrap();
+        assert_eq!(waker.spin(most_spinning() + 1, || Some(1)), None);
+        assert_eq!(waker.spin(most_spinning(), || Some(1)), Some(1));
     }
 
     #[test]
