@@ -79,13 +79,19 @@ impl Cluster {
         Client::open(&self.space()).wait().expect("a client")
     }
 
+    /// The map. On a busy machine etcd may elect a leader anew, and answers nobody meanwhile.
     pub(crate) fn map(&self) -> ShardMap {
+        let began = Instant::now();
         let mut map = None;
         run(async {
-            let (revision, items) = self.members.client().range(&Keys::new(NAME).map()).await.expect("read");
-            map = ShardMap::read(NAME, revision, &items);
+            let mut etcd = self.members.client();
+            while map.is_none() {
+                let read = etcd.range(&Keys::new(NAME).map()).await;
+                assert!(began.elapsed() < PATIENCE, "there is no map: {read:?}");
+                map = read.ok().and_then(|(revision, items)| ShardMap::read(NAME, revision, &items));
+            }
         });
-        map.expect("there is a config")
+        map.expect("it was read")
     }
 
     pub(crate) fn until(&self, what: &str, is_so: impl Fn(&ShardMap) -> bool) {
