@@ -120,7 +120,7 @@ impl Plan {
             workloads.extend([Workload::Hot(64), zipf(50), zipf(5)]);
         }
         workloads.extend([Workload::Ranges(8), Workload::Bank(8)]);
-        let (time, rounds) = if quick { (60, 3) } else { (500, 5) };
+        let (time, rounds) = if quick { (60, 3) } else { (500, 3) };
         Self { workloads, time: Duration::from_millis(time), rounds }
     }
 }
@@ -201,7 +201,7 @@ pub(super) fn hold(name: &str, address: &str, lock: &str, file: &str) -> Result<
 
 /// Waits until a client can be connected: ports are open before servers admit clients.
 fn until_connected(peer: &dyn Peer) -> Result<()> {
-    let until = Instant::now() + Duration::from_secs(30);
+    let until = Instant::now() + Duration::from_secs(60);
     loop {
         match peer.connect() {
             Ok(_) => return Ok(()),

@@ -5,10 +5,11 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How long a server may take until it can be reached.
-const UP: Duration = Duration::from_secs(20);
+const UP: Duration = Duration::from_secs(60);
 
 /// A server that runs. Dropped, it is killed, and its folder removed.
 #[derive(Debug)]
@@ -44,9 +45,21 @@ pub(super) fn find(name: &str, folders: &[PathBuf]) -> Option<PathBuf> {
     all.map(|folder| folder.join(name)).find(|program| program.is_file())
 }
 
-/// A port that nobody has.
+/// A port that nobody has: below those that the system gives to connections, which come and go until a server has it, and another
+/// one with every call.
 pub(super) fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    static CALLS: AtomicU16 = AtomicU16::new(0);
+    const FIRST: u16 = 10_000;
+    const PORTS: u32 = 20_000;
+    for _ in 0..PORTS {
+        let call = u32::from(CALLS.fetch_add(1, Relaxed));
+        // Processes that are started one after the other begin far apart.
+        let port = FIRST + ((std::process::id() % 500 * 40 + call) % PORTS) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return Ok(port);
+        }
+    }
+    bail!("there is no free port from {FIRST} on")
 }
 
 /// The user and group called `name`.
