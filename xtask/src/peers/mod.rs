@@ -7,10 +7,12 @@
 
 mod page;
 
+use crate::etcd;
 use crate::names::{COMMAND_PROGRAM, TESTED};
 use crate::setup::Need;
 use crate::steps::{self, Ended};
 use serde_json::Value;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -71,8 +73,9 @@ fn compare(root: &Path, quick: bool, may: bool) -> Result<bool, String> {
     if let Err(why) = Need::Peers.get(root, may) {
         println!("{why}; what is not there is left out");
     }
-    let program = steps::optimised(root, &COMMAND_PROGRAM, &["compare"])?;
-    let comparison = run(root, &program, quick)?;
+    // With what `bench --cluster` needs, so that one build does for both.
+    let program = steps::optimised(root, &COMMAND_PROGRAM, &["cluster", "compare"])?;
+    let comparison = run(root, &program, quick, None)?;
     let folder = root.join("target").join("peers");
     let written = |path: PathBuf, text: String| {
         let shown = path.display().to_string();
@@ -90,9 +93,11 @@ fn compare(root: &Path, quick: bool, may: bool) -> Result<bool, String> {
     Ok(comparison.with("goal").all(|goal| goal["holds"] == true))
 }
 
-/// Runs the program, which exits with 1 if a goal is missed.
-fn run(root: &Path, program: &Path, quick: bool) -> Result<Comparison, String> {
+/// Runs the program, which exits with 1 if a goal is missed. It finds servers of others on `path`, or where programs are looked for
+/// anyway.
+fn run(root: &Path, program: &Path, quick: bool, path: Option<OsString>) -> Result<Comparison, String> {
     let mut bench = Command::new(program);
+    bench.envs(path.map(|path| ("PATH", path)));
     bench.current_dir(root).args(["bench", "--json", "--against", PEERS]).args(quick.then_some("--quick"));
     let output =
         bench.stdin(Stdio::null()).output().map_err(|error| format!("cannot start the bench: {error}"))?;
@@ -129,10 +134,11 @@ fn machine() -> String {
     format!("{cores} cores of {model}; load average {load} at the end")
 }
 
-/// The step of the test command: the program that the tests have built, one short round of everything.
+/// The step of the test command: the program that the tests have built, one short round of everything that is installed, and of etcd,
+/// which the tests of clusters need anyway.
 pub(crate) fn ended(root: &Path) -> Ended {
-    let compared =
-        steps::program(root, &COMMAND_PROGRAM, TESTED).and_then(|program| run(root, &program, true));
+    let compared = steps::program(root, &COMMAND_PROGRAM, TESTED)
+        .and_then(|program| run(root, &program, true, etcd::path(root).ok()));
     match compared {
         Ok(comparison) => {
             for why in &comparison.left_out {
