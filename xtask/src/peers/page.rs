@@ -55,6 +55,9 @@ pub(super) fn text(comparison: &Comparison) -> String {
     for goal in comparison.with("goal") {
         let _ = writeln!(out, "{}: {}", text_of(goal, "goal"), verdict(goal));
     }
+    for goal in comparison.with("untried") {
+        let _ = writeln!(out, "{}: not tried ({})", text_of(goal, "untried"), text_of(goal, "why"));
+    }
     out
 }
 
@@ -79,6 +82,9 @@ pub(super) fn markdown(comparison: &Comparison) -> String {
     out.push_str("\n## Goals\n\n| what | |\n|---|---|\n");
     for goal in comparison.with("goal") {
         let _ = writeln!(out, "| {} | {} |", text_of(goal, "goal"), verdict(goal));
+    }
+    for goal in comparison.with("untried") {
+        let _ = writeln!(out, "| {} | not tried: {} |", text_of(goal, "untried"), text_of(goal, "why"));
     }
     out.push_str("\n## When a holder is killed or paused\n\n");
     out.push_str("| | killed with SIGKILL: the next has the lock after | paused for longer than its lease: its late write |\n|---|---|---|\n");
@@ -154,8 +160,9 @@ mod tests {
         let figure = |workload: &str, peer: &str| json!({ "workload": workload, "peer": peer, "cycles_per_second": 2e6, "least": 900.0, "most": 3e6 });
         let goal = json!({ "goal": "faster", "ratio": 1.5, "bound": "at least 2 times", "holds": false, "reason": null });
         let note = json!({ "noted": "etcd", "note": "by its gateway" });
+        let untried = json!({ "untried": "much faster", "why": "a full run tries it" });
         let comparison = Comparison {
-            lines: vec![figure("own name, 1", "redis"), figure("ranges, 8", "fcntl"), goal, note],
+            lines: vec![figure("own name, 1", "redis"), figure("ranges, 8", "fcntl"), goal, note, untried],
             left_out: vec!["etcd: etcd is not installed".to_owned()],
             quick: false,
             commit: "abc".to_owned(),
@@ -169,6 +176,7 @@ mod tests {
             page.contains("at commit abc on today, 2 cores") && page.contains(" etcd: by its gateway."),
             "{page}"
         );
+        assert!(page.contains("| much faster | not tried: a full run tries it |"), "{page}");
         assert!(svg(&comparison).matches("<rect").count() == 2 && html(&comparison).contains("</html>"));
     }
 }

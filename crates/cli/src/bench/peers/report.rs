@@ -181,7 +181,16 @@ impl Report<'_> {
         }
         let mut clean = true;
         for goal in &GOALS {
-            let Some((ours, best)) = self.pair(goal) else { continue };
+            let Some((ours, best)) = self.pair(goal) else {
+                let is_run = self.workloads.contains(&goal.workload);
+                let why = if is_run { "nothing to compare with is installed" } else { "a full run tries it" };
+                if as_json {
+                    writeln!(out, "{}", json!({ "untried": goal.what, "why": why }))?;
+                } else {
+                    writeln!(out, "not tried {}: {why}", goal.what)?;
+                }
+                continue;
+            };
             let (ratio, holds, bound) = match goal.bound {
                 Bound::Times(times) => (ours / best, ours / best >= times, format!("at least {times} times")),
                 Bound::TakesAtMost(times, ns) => {
