@@ -165,6 +165,12 @@ impl Locker for Client {
         let key = self.keys.remove(name).context("it is held")?;
         self.post("/v3/lock/unlock", &json!({ "key": key })).map(|_| ())
     }
+
+    /// The session of its Go client ends when a renewal finds that the lease is over.
+    fn believes(&mut self, _: &str) -> bool {
+        let renewed = self.post("/v3/lease/keepalive", &json!({ "ID": self.lease }));
+        renewed.is_ok_and(|answer| answer["result"]["TTL"].is_string())
+    }
 }
 
 /// As JSON carries bytes.

@@ -55,7 +55,8 @@ const SHARED: &str = "processors shared by all: of the time of a round trip, 80 
      sleeps, and which needs two of them";
 const HANDOVER: &str = "a hand-over to the client that has waited longest: two wake-ups in a row, and the processor must get to that very \
      thread; locks without a queue let the thread that runs take it again";
-const BANK: &str = "two locks, each handed over if it is contended";
+const BANK: &str = "two locks one after the other, a round trip each, where Redlock of three takes twelve; a set that is asked for in one request \
+     would take one";
 const GUESS: &str =
     "a guess of the server that a lock should stay, which is wrong if others want it: one recall";
 

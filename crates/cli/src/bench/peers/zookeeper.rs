@@ -242,4 +242,14 @@ impl Locker for Client {
         })?;
         if error == 0 { Ok(()) } else { bail!("zookeeper answered {error}") }
     }
+
+    /// Its client library says that the session is over as soon as it hears the server again.
+    fn believes(&mut self, name: &str) -> bool {
+        let Some(own) = self.held.get(name).cloned() else { return false };
+        let asked = self.ask(EXISTS, |out| {
+            put_bytes(out, own.as_bytes());
+            out.push(0);
+        });
+        asked.is_ok_and(|(error, _)| error == 0)
+    }
 }
