@@ -101,19 +101,6 @@ impl Want {
             Self::Permits(semaphore, count) => set.permits(semaphore, *count)?,
         })
     }
-
-    /// Whether `guard` is what was wanted: a set has its own order.
-    fn is_of(&self, guard: &AnyGuard) -> bool {
-        let (name, range, permits) = match self {
-            Self::Lock(lock) => (lock.name(), None, None),
-            Self::Read(lock) | Self::Write(lock) => (lock.name(), None, None),
-            Self::ReadRange(lock, start, end) | Self::WriteRange(lock, start, end) => {
-                (lock.name(), Some(*start..*end), None)
-            }
-            Self::Permits(semaphore, count) => (semaphore.name(), None, Some(*count)),
-        };
-        guard.name() == name && guard.range() == range && guard.permits() == permits
-    }
 }
 
 /// One thing to acquire, again and again: what a mutex and a semaphore are behind their methods.
@@ -210,14 +197,7 @@ impl Acquire {
                 Some(patience) => set.timeout(patience),
                 None => set,
             };
-            let mut guards = set.acquire().await?.into_guards();
-            let mut ordered = Vec::with_capacity(guards.len());
-            for want in &wants {
-                let at = guards.iter().position(|guard| want.is_of(guard));
-                let at = at.ok_or_else(|| LockError::Disconnected("the set is not complete".to_owned()))?;
-                ordered.push(guards.swap_remove(at));
-            }
-            Ok(Outcome::Guards(ordered))
+            Ok(Outcome::Guards(set.acquire().await?.into_guards_as_added()))
         })
     }
 }

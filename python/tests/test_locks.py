@@ -111,6 +111,17 @@ def test_a_set_is_granted_in_the_order_of_the_call(client):
         acquire_all([a.lock(), client.rwlock("a").read()]).wait()
 
 
+def test_a_set_from_two_spaces_with_equal_names_is_granted_in_the_order_of_the_call():
+    fresh, used = lockwright.Client("mem:").mutex("x"), lockwright.Client("mem:").mutex("x")
+    for _ in range(100):  # so that its tokens are the larger ones
+        with used:
+            pass
+    for order in ((fresh, used), (used, fresh)):
+        with acquire_all([lock.lock() for lock in order]) as guards:
+            tokens = [guard.token for guard in guards]
+        assert tokens[order.index(used)] > 100 > tokens[order.index(fresh)]
+
+
 def test_a_semaphore_gives_out_so_many_permits_and_no_more(client):
     gpus = client.semaphore("gpu", 3)
     assert (gpus.name, gpus.limit) == ("gpu", 3)

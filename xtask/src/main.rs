@@ -42,7 +42,7 @@ usage: cargo xtask <CHORE>
   soft-roce          the RDMA backend on real queue pairs, in a virtual machine with soft-RoCE
   xdp [--build]      the decider in the kernel, beside its model, and both deciders on a network that fails; or the
                      kernel's object made anew from its source
-  tidy               only the checks that need no compiler: file headers, file sizes, layers, machine paths
+  tidy               only the checks that need no compiler: file headers, file sizes, layers, machine paths, walks
 
 --install gets what is missing: cargo's tools into the user's cache folder, a C compiler by apt. Root gets it without.";
 

@@ -6,7 +6,7 @@
 //!
 //! | bytes | word | changed by | meaning |
 //! |---|---|---|---|
-//! | 0–7 | `tail[Local]` | CPUs of the node only | last of the local queue ([`Desc`]); 0: empty |
+//! | 0–7 | `tail[Local]` | CPUs of the node only | last of the local queue (`Desc`); 0: empty |
 //! | 8–15 | `tail[Remote]` | the NIC only | last of the remote queue |
 //! | 16–23 | `flag[Local]` | WRITEs of the local client that draws | 1: it wants Peterson's lock or has it |
 //! | 24–31 | `victim` | WRITEs of both | the side that wrote last, and waits if both want it |

@@ -6,9 +6,9 @@
  * Every function that can fail returns an lw_status; LW_OK is 0. lw_last_error() says in words what went wrong in the
  * calling thread. What is returned through a pointer is written only if the function returned LW_OK.
  *
- * The pointers to lw_client, lw_lock, lw_range_lock, lw_semaphore and lw_guard are handles: never dereference them. A NULL, a
- * handle that was closed, freed or unlocked before, and one of another type are refused with LW_BAD_HANDLE, however long ago
- * that was. Guards and locks outlive the client they came from. Every function can be called from every thread. All other
+ * The pointers to lw_client, lw_lock, lw_range_lock, lw_semaphore, lw_set and lw_guard are handles: never dereference them. A
+ * NULL, a handle that was closed, freed or unlocked before, and one of another type are refused with LW_BAD_HANDLE, however
+ * long ago that was. Guards and locks outlive the client they came from. Every function can be called from every thread. All other
  * pointers are NULL or valid, and texts end with a NUL byte.
  *
  * After fork, the child cannot use the handles of its parent: they are refused with LW_OTHER_PROCESS, closing and unlocking
@@ -56,7 +56,7 @@ typedef enum {
     LW_OTHER_PROCESS = 11,
     // NULL, or the handle of something that is gone, or of another type.
     LW_BAD_HANDLE = 12,
-    // Another thread is changing this guard (upgrade, downgrade, unlock of a part).
+    // Another thread is changing this guard (upgrade, downgrade, unlock of a part), or this set.
     LW_IN_USE = 13,
     // A pointer is NULL that must not be, a text is not UTF-8, the options have an unknown size, or a limit is out of bounds.
     LW_BAD_ARGUMENT = 14,
@@ -70,6 +70,8 @@ typedef enum {
     LW_TOKENS_EXHAUSTED = 18,
     // A defect of the library.
     LW_INTERNAL = 19,
+    // A set has the same lock twice, or ranges of one that overlap.
+    LW_DUPLICATE = 20,
 } lw_status;
 
 // What is known about a guard's lock at this moment.
@@ -112,6 +114,9 @@ typedef struct lw_range_lock lw_range_lock;
 
 // A semaphore: at most so many permits are held at a time.
 typedef struct lw_semaphore lw_semaphore;
+
+// Several locks to be taken together.
+typedef struct lw_set lw_set;
 
 // How a space is opened. Set everything to zero, then `size` to `sizeof(lw_options)`: zero and NULL stand for the
 // defaults.
@@ -240,6 +245,36 @@ lw_status lw_semaphore_acquire(lw_semaphore *semaphore,
                                uint64_t count,
                                int64_t timeout_ms,
                                lw_guard **guard);
+
+// An empty set of locks. Add locks of any space, in any order: sets take them in one order that all processes share, so they
+// never wait for each other.
+lw_status lw_set_new(lw_set **set);
+
+// Frees a set. Its guards stay valid.
+lw_status lw_set_free(lw_set *set);
+
+// Adds a lock, to be taken alone.
+lw_status lw_set_add(lw_set *set, lw_lock *lock);
+
+// Adds a lock, to be shared with other readers.
+lw_status lw_set_add_shared(lw_set *set, lw_lock *lock);
+
+// Adds the units from `start` up to, and without, `end`, to be taken alone.
+lw_status lw_set_add_range(lw_set *set, lw_range_lock *lock, uint64_t start, uint64_t end);
+
+// Adds the units from `start` up to, and without, `end`, to be shared with other readers.
+lw_status lw_set_add_range_shared(lw_set *set, lw_range_lock *lock, uint64_t start, uint64_t end);
+
+// Adds `count` permits of a semaphore.
+lw_status lw_set_add_permits(lw_set *set, lw_semaphore *semaphore, uint64_t count);
+
+// Takes all locks of the set, or none, and writes their guards to the array `guards`, in the order in which they were added.
+// `count` is the array's length, and must be the set's. The set stays as it is and can be taken again later. LW_DUPLICATE if a
+// lock, or a unit of a range lock, is in it twice.
+lw_status lw_set_acquire(lw_set *set,
+                         int64_t timeout_ms,
+                         lw_guard **guards,
+                         size_t count);
 
 // What the last call that failed in this thread said, in one line of English; empty if none has failed yet. Valid until the
 // next call that fails in this thread.

@@ -8,6 +8,7 @@ mod client;
 mod guard;
 mod handles;
 mod lock;
+mod set;
 mod status;
 
 pub use client::{ClientHandle, Options, lw_client_close, lw_client_settle, lw_open};
@@ -19,5 +20,9 @@ pub use lock::{
     LW_FOREVER, LockHandle, RangeLockHandle, SemaphoreHandle, lw_lock_acquire, lw_lock_acquire_shared,
     lw_lock_free, lw_lock_new, lw_range_lock_acquire, lw_range_lock_acquire_shared, lw_range_lock_free,
     lw_range_lock_new, lw_semaphore_acquire, lw_semaphore_free, lw_semaphore_new,
+};
+pub use set::{
+    SetHandle, lw_set_acquire, lw_set_add, lw_set_add_permits, lw_set_add_range, lw_set_add_range_shared,
+    lw_set_add_shared, lw_set_free, lw_set_new,
 };
 pub use status::{Lost, State, Status, lw_last_error, lw_version};

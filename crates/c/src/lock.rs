@@ -28,14 +28,15 @@ pub struct SemaphoreHandle {
     _opaque: [u8; 0],
 }
 
-static LOCKS: Table<RwLock> = Table::new(9);
-static RANGE_LOCKS: Table<RangeLock> = Table::new(10);
-static SEMAPHORES: Table<Semaphore> = Table::new(12);
+pub(crate) static LOCKS: Table<RwLock> = Table::new(9);
+pub(crate) static RANGE_LOCKS: Table<RangeLock> = Table::new(10);
+pub(crate) static SEMAPHORES: Table<Semaphore> = Table::new(12);
 
 /// The timeout of those who wait as long as it takes.
 pub const LW_FOREVER: i64 = -1;
 
 /// What a timeout in milliseconds means.
+#[derive(Clone, Copy)]
 pub(crate) enum Timeout {
     Forever,
     Try,

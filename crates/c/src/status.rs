@@ -41,7 +41,7 @@ pub enum Status {
     LW_OTHER_PROCESS = 11,
     /// NULL, or the handle of something that is gone, or of another type.
     LW_BAD_HANDLE = 12,
-    /// Another thread is changing this guard (upgrade, downgrade, unlock of a part).
+    /// Another thread is changing this guard (upgrade, downgrade, unlock of a part), or this set.
     LW_IN_USE = 13,
     /// A pointer is NULL that must not be, a text is not UTF-8, the options have an unknown size, or a limit is out of bounds.
     LW_BAD_ARGUMENT = 14,
@@ -55,6 +55,8 @@ pub enum Status {
     LW_TOKENS_EXHAUSTED = 18,
     /// A defect of the library.
     LW_INTERNAL = 19,
+    /// A set has the same lock twice, or ranges of one that overlap.
+    LW_DUPLICATE = 20,
 }
 
 /// What is known about a guard's lock at this moment.
@@ -132,7 +134,7 @@ impl From<Refused> for Failure {
                 Status::LW_BAD_HANDLE,
                 "NULL, or the handle of something that was closed, freed or unlocked before, or of another type",
             ),
-            Refused::InUse => Self::new(Status::LW_IN_USE, "another thread is changing this guard"),
+            Refused::InUse => Self::new(Status::LW_IN_USE, "another thread is changing this guard or set"),
         }
     }
 }
@@ -174,6 +176,7 @@ failure!(LockError {
     LockError::TimedOut => LW_TIMED_OUT,
     LockError::OtherProcess { .. } => LW_OTHER_PROCESS,
     LockError::BadRange { .. } => LW_BAD_RANGE,
+    LockError::Duplicate { .. } => LW_DUPLICATE,
     LockError::Unsupported(_) => LW_UNSUPPORTED,
     LockError::TokensExhausted => LW_TOKENS_EXHAUSTED,
     LockError::TooManyClients(_) => LW_TOO_MANY,

@@ -180,6 +180,105 @@ static void threads_have_no_more_permits_than_there_are(const char *address)
     OK(lw_client_close(client));
 }
 
+static void a_set_is_taken_whole_or_not_at_all_and_in_the_order_in_which_it_was_filled(const char *address)
+{
+    lw_client *client = opened(address);
+    lw_lock *a = named(client, "set a"), *b = named(client, "set b");
+    lw_range_lock *ranges;
+    lw_semaphore *permits;
+    lw_set *set = NULL;
+    lw_guard *guards[4] = {NULL, NULL, NULL, NULL}, *held, *other = NULL;
+    uint64_t start = 0, end = 0;
+    bool shared = false;
+    OK(lw_range_lock_new(client, "set", &ranges));
+    OK(lw_semaphore_new(client, "set", 2, &permits));
+    OK(lw_set_new(&set));
+    OK(lw_set_add(set, b));
+    OK(lw_set_add_range(set, ranges, 10, 20));
+    OK(lw_set_add_shared(set, a));
+    OK(lw_set_add_permits(set, permits, 2));
+    CHECK(lw_set_add(set, (lw_lock *)(void *)set) == LW_BAD_HANDLE);
+    CHECK(lw_set_add_permits(set, permits, 3) == LW_REFUSED);
+    CHECK(lw_set_acquire(set, 0, guards, 3) == LW_BAD_ARGUMENT);
+    CHECK(lw_set_acquire(set, 0, NULL, 4) == LW_BAD_ARGUMENT);
+
+    held = taken(a);
+    CHECK(lw_set_acquire(set, 0, guards, 4) == LW_BUSY);
+    CHECK(lw_set_acquire(set, 5, guards, 4) == LW_TIMED_OUT);
+    CHECK(guards[0] == NULL);
+    OK(lw_guard_unlock(held));
+    OK(lw_client_settle(client, 10000));
+    OK(lw_lock_acquire(b, 10000, &other)); /* nothing of the set was kept */
+    OK(lw_guard_unlock(other));
+
+    OK(lw_set_acquire(set, 10000, guards, 4));
+    OK(lw_guard_is_shared(guards[0], &shared));
+    CHECK(!shared);
+    OK(lw_guard_range(guards[1], &start, &end));
+    CHECK(start == 10 && end == 20);
+    OK(lw_guard_is_shared(guards[2], &shared));
+    CHECK(shared);
+    CHECK(lw_semaphore_acquire(permits, 1, 0, &other) == LW_BUSY);
+    CHECK(lw_lock_acquire(b, 0, &other) == LW_BUSY);
+    OK(lw_set_free(set));
+    CHECK(lw_set_free(set) == LW_BAD_HANDLE);
+    CHECK(lw_set_acquire(set, LW_FOREVER, guards, 4) == LW_BAD_HANDLE);
+    for (int i = 0; i < 4; i++)
+        OK(lw_guard_unlock(guards[i]));
+
+    OK(lw_set_new(&set));
+    OK(lw_set_add_range_shared(set, ranges, 0, 5));
+    OK(lw_set_add_range(set, ranges, 4, 6));
+    CHECK(lw_set_acquire(set, LW_FOREVER, guards, 2) == LW_DUPLICATE);
+    OK(lw_set_free(set));
+    OK(lw_semaphore_free(permits));
+    OK(lw_range_lock_free(ranges));
+    OK(lw_lock_free(a));
+    OK(lw_lock_free(b));
+    OK(lw_client_close(client));
+}
+
+struct account {
+    lw_lock *from, *to;
+    int *balance;
+};
+
+/* Takes two locks together, in an order of its own. */
+static void *transfer(void *argument)
+{
+    struct account *account = (struct account *)argument;
+    lw_set *both;
+    OK(lw_set_new(&both));
+    OK(lw_set_add(both, account->from));
+    OK(lw_set_add(both, account->to));
+    for (int i = 0; i < rounds; i++) {
+        lw_guard *guards[2];
+        OK(lw_set_acquire(both, LW_FOREVER, guards, 2));
+        *account->balance = *account->balance + 1;
+        OK(lw_guard_unlock(guards[0]));
+        OK(lw_guard_unlock(guards[1]));
+    }
+    OK(lw_set_free(both));
+    return NULL;
+}
+
+static void sets_that_name_the_same_locks_in_other_orders_do_not_wait_for_each_other(const char *address)
+{
+    lw_client *client = opened(address);
+    lw_lock *a = named(client, "account a"), *b = named(client, "account b");
+    int balance = 0;
+    struct account there = {a, b, &balance}, back = {b, a, &balance};
+    pthread_t threads[2];
+    CHECK(pthread_create(&threads[0], NULL, transfer, &there) == 0);
+    CHECK(pthread_create(&threads[1], NULL, transfer, &back) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK(balance == 2 * rounds);
+    OK(lw_lock_free(a));
+    OK(lw_lock_free(b));
+    OK(lw_client_close(client));
+}
+
 static void a_held_lock_is_upgraded_downgraded_and_given_back_in_part(void)
 {
     lw_client *client = opened("mem:");
@@ -286,6 +385,9 @@ static void what_is_gone_null_or_of_another_type_is_refused(const char *address)
     CHECK(lw_guard_unlock(NULL) == LW_BAD_HANDLE);
     CHECK(lw_guard_downgrade(NULL) == LW_BAD_HANDLE);
     CHECK(lw_guard_on_lost(NULL, NULL, NULL) == LW_BAD_ARGUMENT);
+    CHECK(lw_set_new(NULL) == LW_BAD_ARGUMENT);
+    CHECK(lw_set_add(NULL, NULL) == LW_BAD_HANDLE);
+    CHECK(lw_set_free(NULL) == LW_BAD_HANDLE);
     CHECK(lw_open(NULL, NULL, &client) == LW_BAD_ARGUMENT);
     CHECK(lw_open("mem:", NULL, NULL) == LW_BAD_ARGUMENT);
     CHECK(lw_open("\xff\xfe", NULL, &client) == LW_BAD_ARGUMENT);
@@ -504,6 +606,8 @@ int main(int argc, char **argv)
         ranges_that_overlap_wait_and_others_do_not(addresses[i]);
         a_semaphore_gives_out_so_many_permits_and_no_more(addresses[i]);
         threads_have_no_more_permits_than_there_are(addresses[i]);
+        a_set_is_taken_whole_or_not_at_all_and_in_the_order_in_which_it_was_filled(addresses[i]);
+        sets_that_name_the_same_locks_in_other_orders_do_not_wait_for_each_other(addresses[i]);
         a_guard_outlives_its_lock_and_its_client(addresses[i]);
         what_is_gone_null_or_of_another_type_is_refused(addresses[i]);
         threads_that_share_a_lock_exclude_each_other(addresses[i]);

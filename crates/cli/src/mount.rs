@@ -57,7 +57,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How long it can go unnoticed that somebody has unmounted, or a signal has come.
+/// How long it can go unnoticed that the folder was unmounted, or a signal has come.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {

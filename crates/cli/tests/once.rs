@@ -67,7 +67,7 @@ impl Home {
         assert_eq!((quiet.status.code(), quiet.stderr), (Some(0), Vec::new()));
         assert_eq!(self.fire("1d", "other").0, Some(0));
         assert_eq!(self.runs("other"), 1, "another name has a period of its own");
-        // Whoever fires at the same time runs it once.
+        // Hosts that fire at the same time run it once.
         let fired: Vec<_> = (0..6)
             .map(|_| {
                 let script = format!("echo x >> {}; sleep 0.1", self.scratch.file("done-many").display());
@@ -146,7 +146,7 @@ fn where_the_record_would_be_lost_nothing_is_run() {
 }
 
 #[test]
-fn a_value_of_somebody_elses_is_not_overwritten() {
+fn the_value_of_another_program_is_not_overwritten() {
     let mut home = Home::new("once-value");
     let _server = home.serve("127.0.0.1:0", "state");
     let client = lockwright::Client::open(&home.space).wait().unwrap();

@@ -29,8 +29,8 @@
 //! | to | call | returns |
 //! |---|---|---|
 //! | open a space | [`Client::open`], [`ClientOptions::open`] | [`Client`] |
-//! | name a lock | [`Client::mutex`], [`rwlock`](Client::rwlock), [`range_lock`](Client::range_lock) | [`Mutex`], [`RwLock`], [`RangeLock`] |
-//! | wait for it | [`Mutex::lock`], [`RwLock::read`], [`RwLock::write`], [`RangeLock::read`], [`RangeLock::write`]; `*_timeout` | [`MutexGuard`], [`RwLockReadGuard`], … |
+//! | name a lock | [`Client::mutex`], [`rwlock`](Client::rwlock), [`range_lock`](Client::range_lock), [`semaphore`](Client::semaphore) | [`Mutex`], [`RwLock`], [`RangeLock`], [`Semaphore`] |
+//! | wait for it | [`Mutex::lock`], [`RwLock::read`], [`RwLock::write`], [`RangeLock::read`], [`RangeLock::write`], [`Semaphore::acquire`]; `*_timeout` | [`MutexGuard`], [`RwLockReadGuard`], … |
 //! | only try | `try_lock`, `try_read`, `try_write` | the same, or [`TryLockError::Busy`] |
 //! | take several | [`LockSet`] | [`SetGuard`] |
 //! | change it | [`upgrade`](RwLockReadGuard::upgrade), [`downgrade`](RwLockWriteGuard::downgrade), [`unlock_part`](RangeWriteGuard::unlock_part) | the other guard, or [`NotChanged`] |
@@ -46,8 +46,9 @@
 //! | `shm:`, `shm:NAME`, `shm:/PATH` | in this host's shared memory; no server | processes of this user | of ranges |
 //! | `tcp://HOST:PORT/NAME` | a server's own | every host that reaches the server | yes |
 //! | `tcp://HOST:PORT/shm:` | the server's host's shared memory, exported by it | both of the above | no |
+//! | `cluster://ETCD,ETCD/CLUSTER/NAME` | of several servers on one etcd (feature `cluster`) | every host that reaches them | yes |
 //! | `rdma://HOST:PORT/NAME` | as `tcp:`, over RDMA (feature `rdma`) | | yes |
-//! | `fiss://HOST:PORT/NAME` | locks that a decider in the network grants; no ranges | every host that reaches the decider | no |
+//! | `fiss://HOST:PORT/NAME` | locks that a decider in the network grants; no ranges (feature `fiss`) | every host that reaches the decider | no |
 //! | `rdma://HOST:PORT/lent:NAME` | memory of the server that clients access one-sidedly | | no; downgrade of ranges on trees, and if it is local, too |
 //! | `shm:lent:NAME` | the same on the server's host, by CPU instructions, if it is served with `--local` | processes of the server's user | downgrade |
 //!

@@ -161,13 +161,13 @@ fn tells(client: &Client, other: &Client) {
 }
 
 #[test]
-fn a_holder_of_this_process_is_told_that_somebody_waits() {
+fn a_holder_of_this_process_is_told_that_a_client_waits() {
     let client = mem();
     tells(&client, &client.clone());
 }
 
 #[test]
-fn a_holder_on_shared_memory_is_told_that_somebody_waits() {
+fn a_holder_on_shared_memory_is_told_that_a_client_waits() {
     let space = Space::new("told");
     tells(&space.client(), &space.client());
 }
@@ -186,7 +186,7 @@ fn a_reader_that_waits_to_be_alone_is_in_the_way_of_other_readers() {
 }
 
 #[test]
-fn whoever_unlocks_first_is_never_told() {
+fn a_holder_that_unlocks_first_is_never_told() {
     let client = mem();
     let lock = client.mutex("a").unwrap();
     let guard = lock.lock().wait().unwrap();

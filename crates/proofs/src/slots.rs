@@ -3,7 +3,7 @@
 //!
 //! The steps are those that are shipped (`shm::slot`), on words in the explorer's memory. There is one slot, and being its
 //! client is the lock that is explored: two clients at a time exclude each other, and the generations of the slot, which peer
-//! ids are made of, rise from client to client. Whoever waits for the slot evicts a client that is stopped and reaps one that is
+//! ids are made of, rise from client to client. A client that waits for the slot evicts one that is stopped and reaps one that is
 //! dead, so that everybody has it in the end.
 //!
 //! A client that is killed while it joins may not have said when its process began: its slot is free again when no process has the
@@ -37,7 +37,7 @@ const STATE: Word64 = word(0);
 const START: Word64 = word(1);
 /// What its client writes there.
 const NAME: Word64 = word(2);
-/// Somebody else has written there meanwhile.
+/// Another client has written there meanwhile.
 const DAMAGE: Word64 = word(3);
 /// The third client has come.
 const CAME: Word64 = word(4);

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 pub(crate) mod c;
 pub(crate) mod python;
-mod readme;
+pub(crate) mod readme;
 pub(crate) mod speed;
 
 /// Runs every step. What is missing is installed if it `may`; the header is rewritten if it is to be `bless`ed.

@@ -1,5 +1,4 @@
-//! The README's first lines in other languages, run as they are printed. Those in Rust are documentation tests, and those for a
-//! shell are run in the fresh Debian of `cargo xtask dist`.
+//! The README's first lines in other languages and for a shell, run as they are printed. Those in Rust are documentation tests.
 
 use std::path::Path;
 
@@ -10,6 +9,18 @@ use std::path::Path;
 pub(super) fn block(root: &Path, language: &str) -> Result<String, String> {
     let text = std::fs::read_to_string(root.join("README.md")).map_err(|error| error.to_string())?;
     first_block(&text, language).ok_or_else(|| format!("README.md has no code in {language}"))
+}
+
+/// The first command of the program, as it is for those who have installed it.
+///
+/// # Errors
+/// If there is none.
+pub(crate) fn shell_line(root: &Path) -> Result<String, String> {
+    const FROM_A_CLONE: &str = "$ cargo run --release --";
+    let lines = block(root, "text")?;
+    let line = lines.lines().find_map(|line| line.strip_prefix(FROM_A_CLONE));
+    line.map(|line| format!("lockwright{line}"))
+        .ok_or_else(|| format!("README.md does not begin with `{FROM_A_CLONE}`"))
 }
 
 fn first_block(text: &str, language: &str) -> Option<String> {

@@ -1,5 +1,6 @@
 //! The static program, the package around it, and roots in which both must work.
 
+use crate::bindings::readme;
 use crate::names::{COMMAND_PROGRAM, PACKAGED, PRELOAD};
 use crate::setup::{Need, done};
 use crate::steps::{self, Ended};
@@ -100,7 +101,7 @@ pub(super) fn unit(root: &Path) -> Ended {
 pub(super) fn fresh_debian(root: &Path, dist: &Path, may: bool) -> Ended {
     match debian(root, dist, may) {
         Ok(debian) => {
-            let tried = try_package(&debian, dist);
+            let tried = readme::shell_line(root).and_then(|line| try_package(&debian, dist, &line));
             let _ = fs::remove_dir_all(debian);
             crate::bindings::verdict(tried)
         }
@@ -140,14 +141,17 @@ fn mirror() -> Option<String> {
     String::from_utf8_lossy(&said).lines().next().map(str::to_owned)
 }
 
-fn try_package(root: &Path, dist: &Path) -> Result<(), String> {
+/// Installs the package in `root` and runs what users run; `line` is the README's first one.
+fn try_package(root: &Path, dist: &Path, line: &str) -> Result<(), String> {
     fs::copy(dist.join("lockwright.deb"), root.join("tmp/lockwright.deb"))
         .map_err(|error| error.to_string())?;
     inside(root, &["dpkg", "--install", "/tmp/lockwright.deb"])?;
-    let line = "echo \"alone, with token $LOCKWRIGHT_TOKEN\"";
-    let said = inside(root, &["lockwright", "run", "backup", "--", "sh", "-c", line])?;
-    if said.trim() != "alone, with token 1" {
-        return Err(format!("the README's first line said {said:?}"));
+    // In two terminals, so to speak.
+    let said = inside(root, &["sh", "-c", &format!("{{ {line}; }} & {{ {line}; }}; wait")])?;
+    let mut grants: Vec<_> = said.lines().collect();
+    grants.sort_unstable();
+    if grants != ["alone, with token 1", "alone, with token 2"] {
+        return Err(format!("the README's first line, twice, said {said:?}"));
     }
     for file in [
         "usr/share/man/man1/lockwright.1.gz",

@@ -7,12 +7,14 @@ use std::process::ExitCode;
 
 mod files;
 mod layers;
+mod walks;
 
 /// Checks everything, prints every complaint, and says how it went.
 pub(crate) fn report(root: &Path) -> ExitCode {
     let mut complaints = Vec::new();
     let seen = files::check(root, &mut complaints);
     layers::check(root, &mut complaints);
+    walks::check(root, &mut complaints);
     for complaint in &complaints {
         println!("{complaint}");
     }

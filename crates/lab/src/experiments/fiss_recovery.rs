@@ -69,7 +69,7 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         statement("everybody-left-is-back", back),
         explained(
             statement("recovery-grows-with-the-number-of-locks", by_locks[3] > 2.0 * by_locks[0]),
-            "machines keep tables of locks that somebody holds or wants, not of all there are: there is nothing to scan",
+            "machines keep tables of locks that are held or wanted, not of all there are: there is nothing to scan",
         ),
         statement("ours-grows-with-what-is-held", by_clients[1] > by_locks[3]),
     ];

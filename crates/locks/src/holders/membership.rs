@@ -20,7 +20,7 @@ use lockwright_fabric::{Endpoint, FabricError, PeerId, Time};
 pub trait MembershipRules {
     /// The next client of a slot leaves no suspicion of the last one as it is.
     const LIVENESS_IS_RENEWED: bool = true;
-    /// Whoever evicts looks once more whose the slot is.
+    /// Before evicting, a client looks once more whose the slot is.
     const SLOTS_ARE_READ_AGAIN: bool = true;
 }
 

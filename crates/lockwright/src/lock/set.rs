@@ -172,12 +172,13 @@ impl LockSet {
             let wants = in_order(self.wants)?;
             let deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
             let mut guards = Vec::with_capacity(wants.len());
-            for (core, claim) in wants {
+            let places = wants.iter().map(|(place, _)| *place).collect();
+            for (_, (core, claim)) in wants {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
                 // Whatever is held already goes back if this one fails, or if the set is dropped meanwhile.
                 guards.push(Acquire::<AnyGuard>::new(core, claim, left).await?);
             }
-            Ok(SetGuard { guards })
+            Ok(SetGuard { guards, places })
         }))
     }
 }
@@ -187,15 +188,16 @@ fn key((core, claim): &(Arc<Core>, Claim)) -> (SpaceIdentity, Kind, &LockName, u
     (core.space.identity(), core.kind, &core.name, claim.start)
 }
 
-/// The locks in the order in which they are taken.
-fn in_order(mut wants: Vec<(Arc<Core>, Claim)>) -> Result<Vec<(Arc<Core>, Claim)>, LockError> {
+/// The locks in the order in which they are taken, each with its place in the order in which they were added.
+fn in_order(wants: Vec<(Arc<Core>, Claim)>) -> Result<Vec<(usize, (Arc<Core>, Claim))>, LockError> {
     for (core, Claim { start, end, .. }) in &wants {
         if core.kind == Kind::Ranges && start >= end {
             return Err(LockError::bad_range(&(*start..*end), "it is empty or reversed"));
         }
     }
-    wants.sort_by(|a, b| key(a).cmp(&key(b)));
-    for (one, two) in wants.iter().zip(wants.iter().skip(1)) {
+    let mut wants: Vec<_> = wants.into_iter().enumerate().collect();
+    wants.sort_by(|(_, a), (_, b)| key(a).cmp(&key(b)));
+    for ((_, one), (_, two)) in wants.iter().zip(wants.iter().skip(1)) {
         let ((space, kind, name, _), (other_space, other_kind, other_name, start)) = (key(one), key(two));
         // Of a keyed lock every claim is on the whole.
         let apart = kind == Kind::Ranges && start >= one.1.end;
@@ -262,6 +264,8 @@ impl Future for AcquireSet {
 #[must_use = "the locks are released when the guard is dropped"]
 pub struct SetGuard {
     guards: Vec<AnyGuard>,
+    /// Where the lock of each guard stands among those that were added.
+    places: Vec<usize>,
 }
 
 impl SetGuard {
@@ -322,6 +326,23 @@ impl SetGuard {
     /// ```
     pub fn into_guards(mut self) -> Vec<AnyGuard> {
         std::mem::take(&mut self.guards)
+    }
+
+    /// The guards in the order in which their locks were added to the set.
+    ///
+    /// ```
+    /// # use lockwright::LockSet;
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// let (a, b) = (client.mutex("a").unwrap(), client.mutex("b").unwrap());
+    /// let guards = LockSet::new().lock(&b).lock(&a).acquire().wait()?.into_guards_as_added();
+    /// assert_eq!(guards.iter().map(|guard| guard.name().to_string()).collect::<Vec<_>>(), ["b", "a"]);
+    /// # Ok::<(), lockwright::LockError>(())
+    /// ```
+    pub fn into_guards_as_added(mut self) -> Vec<AnyGuard> {
+        let mut guards: Vec<_> =
+            std::mem::take(&mut self.places).into_iter().zip(std::mem::take(&mut self.guards)).collect();
+        guards.sort_unstable_by_key(|(place, _)| *place);
+        guards.into_iter().map(|(_, guard)| guard).collect()
     }
 }
 

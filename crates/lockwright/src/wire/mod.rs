@@ -89,7 +89,7 @@ pub const SERVER: PeerId = PeerId::role(0);
 pub const MAX_REQUESTS: u32 = 1 << 16;
 /// The longest name of a space.
 pub const MAX_SPACE: usize = 255;
-/// Bytes of a listing in one message: they fit into a letter of the RDMA fabric, which is shorter than tcp's frames.
+/// Bytes of a listing in one message: they fit into a message of the RDMA fabric, which is shorter than tcp's frames.
 pub const PAGE: usize = 3 << 10;
 
 /// A request's id: its slot in the lower half.

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_keeps_its_lock_while_somebody_uses_it() {
+    fn a_name_keeps_its_lock_while_a_client_uses_it() {
         let mut names = Names::new(2);
         assert_eq!(names.bind(b"a".to_vec(), 1), Some(0));
         assert_eq!(names.bind(b"a".to_vec(), 2), Some(0));

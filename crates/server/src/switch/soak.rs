@@ -366,7 +366,7 @@ fn clients_that_come_and_go_and_restarts_break_no_rule_and_leave_nobody_waiting(
             if left == 0 {
                 let status = world.core.report().json();
                 let machines: Vec<_> = world.clients.iter().map(|client| &client.machine).collect();
-                panic!("seed {seed}: somebody waits for ever: {status}\n{machines:#?}");
+                panic!("seed {seed}: a client waits for ever: {status}\n{machines:#?}");
             }
             world.step(false);
         }

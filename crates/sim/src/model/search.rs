@@ -140,7 +140,7 @@ pub fn explore<M: Model>(
         let is_final = model.is_final(&state);
         graph.close_state(is_final);
         if !is_final && !progresses {
-            let violation = Violation::new(Checker::Deadlock, "somebody can never finish: nothing moves");
+            let violation = Violation::new(Checker::Deadlock, "a client can never finish: nothing moves");
             explored.found = Some(Found { violation, trace: origins.trace(model, at) });
             return explored;
         }
@@ -148,7 +148,7 @@ pub fn explore<M: Model>(
     }
     // The nearest of them has the shortest trace.
     if let Some(trapped) = graph.cannot_finish().first() {
-        let what = "somebody can never finish from here, though things still move";
+        let what = "a client can never finish from here, though things still move";
         let violation = Violation::new(Checker::Livelock, what);
         explored.found = Some(Found { violation, trace: origins.trace(model, *trapped) });
     }

@@ -31,7 +31,7 @@ pub fn soak<M: Model>(
         steps.clear();
         model.steps(&state, &mut steps);
         let Some(step) = pick(model, &steps, &mut rng) else {
-            let violation = Violation::new(Checker::Deadlock, "somebody can never finish: nothing moves");
+            let violation = Violation::new(Checker::Deadlock, "a client can never finish: nothing moves");
             soaked.found = Some(Found { violation, trace });
             return soaked;
         };

@@ -40,7 +40,7 @@ struct Known {
 }
 
 impl Follower {
-    /// Of the cluster at `address`, or of that which `servers` are of. Reads its map, on a thread of its own.
+    /// Of the cluster at `address`, or of the one that `servers` belong to. Reads its map, on a thread of its own.
     pub(crate) fn open(
         options: &ClientOptions,
         address: Option<ClusterAddress>,
