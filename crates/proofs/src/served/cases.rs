@@ -24,7 +24,7 @@ type Case = (&'static str, &'static str, &'static [&'static [Op]], Faults);
 /// Clients acknowledge every message: only here, since it multiplies the states.
 const ACKS: &str = "acks";
 
-const CASES: [Case; 20] = [
+const CASES: [Case; 22] = [
     ("healthy", "two writers", &[WRITES, WRITES], NONE),
     (
         "restart",
@@ -115,6 +115,18 @@ const CASES: [Case; 20] = [
         "two writers, the server is killed between two steps, and a client is stopped for longer than its lease",
         &[WRITES, WRITES],
         Faults { restarts: 1, stops: 1, ..NONE },
+    ),
+    (
+        "ranges-and-restart",
+        "two writers of ranges that overlap, the server is killed, anywhere",
+        &[&[Op::Range(Exclusive, 0, 2), Op::Unlock], &[Op::Range(Exclusive, 1, 3), Op::Unlock]],
+        Faults { kills: 1, ..NONE },
+    ),
+    (
+        "ranges-and-break",
+        "a writer and a reader of ranges that overlap, a connection breaks at either end, a waiter gives up",
+        &[&[Op::Range(Exclusive, 0, 2), Op::Unlock], &[Op::Range(Shared, 1, 3), Op::Unlock]],
+        Faults { breaks: 1, cancels: 1, ..NONE },
     ),
     ("values", "two writers of the lock's value", &[SETS, SETS], NONE),
     (
