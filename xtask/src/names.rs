@@ -16,6 +16,8 @@ pub(crate) const EXPLORER: Program = Program { package: "lockwright-lab", name: 
 pub(crate) const WITH_ALL: &str = "lockwright-cli/fiss,lockwright-cli/compare,lockwright-cli/mount";
 /// The same features, for a build of the program alone: what the tests have built is not built again.
 pub(crate) const TESTED: &[&str] = &["fiss", "compare", "mount"];
+/// What the program has for the tests of clusters.
+pub(crate) const CLUSTERED: &[&str] = &["cluster", "compare", "fiss"];
 /// What the packages' program can do beside what users get by default.
 pub(crate) const PACKAGED: &str = "cluster,fiss,manuals,mount";
 /// The same of the C library and the Python package, which have `fiss` by themselves.

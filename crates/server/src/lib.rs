@@ -410,6 +410,7 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
             admission: admitted,
             record: record.clone(),
             map,
+            keeps_history: http.is_some(),
             runtime: tokio::runtime::Handle::current(),
         }
     });
@@ -420,7 +421,6 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     }
     let dispatcher = Dispatcher::new(table, admitted);
     let (page_secret, page_tls) = (tcp_options.secret.clone(), tcp_options.tls.clone());
-    let http = http.map(|listener| (listener, Page::new(dispatcher.clone(), page_secret, page_tls)));
     one_sided::sessions::employ(dispatcher.one_sided_spaces())?;
     let server = tcp::Server::bind(listen, dispatcher.clone(), vec![], tcp_options).await.map_err(
         |error| match error {
@@ -443,6 +443,13 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         Some(setup) => Some(cluster::Node::start(cluster::Setup { front: server.address(), ..setup }).await?),
         None => None,
     };
+    let view: Arc<dyn page::View> = Arc::new(dispatcher.clone());
+    #[cfg(feature = "cluster")]
+    let view: Arc<dyn page::View> = match node.as_ref().map(cluster::Node::counts) {
+        Some(counts) => Arc::new(cluster::ClusterView { counts, front: dispatcher.clone() }),
+        None => view,
+    };
+    let http = http.map(|listener| (listener, Page::new(view, page_secret, page_tls)));
     Ok(Both {
         #[cfg(feature = "rdma")]
         rdma,

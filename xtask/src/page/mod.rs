@@ -1,18 +1,23 @@
 //! `cargo xtask page`: the page of `serve --http` in a real browser, with real clicks, on a real server with real locks.
 //!
 //! Screenshots are left in `target/page`, to be looked at. The server that asks for its secret listens on an address that is
-//! not loopback, in a network namespace of this chore's own: its own user would need no secret on loopback.
+//! not loopback, in a network namespace of this chore's own: its own user would need no secret on loopback. There are two
+//! servers of a cluster in it, too, if there is an etcd.
 
+mod servers;
 mod webdriver;
 
+use self::servers::Cluster;
 use self::webdriver::Browser;
+use crate::names::{CLUSTERED, COMMAND_PROGRAM};
 use crate::setup::Need;
+use crate::{etcd, steps};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Instant;
 
-/// Set in the network namespace.
+/// Set in the network namespace: the program to be tried.
 const INSIDE: &str = "LOCKWRIGHT_PAGE_INSIDE";
 /// An address for documentation, on this namespace's loopback device.
 const ADDRESS: &str = "198.51.100.7";
@@ -26,39 +31,51 @@ pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
         println!("skipped: {why}\n\n0 passed, 0 failed, 1 skipped");
         return ExitCode::SUCCESS;
     }
-    if std::env::var_os(INSIDE).is_none() {
-        return inside_a_namespace(root);
-    }
-    let built = crate::steps::command(root, &["build", "--package", "lockwright-cli"]).status();
-    if !built.is_ok_and(|status| status.success()) {
-        return ExitCode::FAILURE;
-    }
+    let Some(program) = std::env::var_os(INSIDE).map(PathBuf::from) else {
+        // From here other machines can be reached, which may have to be asked.
+        return match steps::program(root, &COMMAND_PROGRAM, CLUSTERED) {
+            Ok(program) => inside_a_namespace(root, &program),
+            Err(why) => {
+                println!("{why}");
+                ExitCode::FAILURE
+            }
+        };
+    };
     let folder = root.join("target/page");
     let _ = std::fs::remove_dir_all(&folder);
-    let mut count = [0; 2];
+    let (mut count, mut skipped) = ([0; 2], 0);
     for (name, test) in TESTS {
         let began = Instant::now();
         let outcome = std::fs::create_dir_all(&folder)
             .map_err(|error| error.to_string())
-            .and_then(|()| World::start(root, &folder))
+            .and_then(|()| World::start(&program, &folder))
             .and_then(|mut world| test(&mut world));
         let seconds = began.elapsed().as_secs_f64();
+        if outcome.as_ref().is_err_and(|why| why == NO_ETCD) {
+            println!("skipped {name}: {NO_ETCD}");
+            skipped += 1;
+            continue;
+        }
         match &outcome {
             Ok(()) => println!("ok      {name} ({seconds:.1} s)"),
             Err(why) => println!("FAILED  {name} ({seconds:.1} s): {why}"),
         }
         count[usize::from(outcome.is_err())] += 1;
     }
-    println!("\n{} passed, {} failed; pictures in target/page", count[0], count[1]);
+    let skipped = if skipped > 0 { format!(", {skipped} skipped") } else { String::new() };
+    println!("\n{} passed, {} failed{skipped}; pictures in target/page", count[0], count[1]);
     if count[1] == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Starts this chore again, with a network of its own that reaches nobody.
-fn inside_a_namespace(root: &Path) -> ExitCode {
+fn inside_a_namespace(root: &Path, program: &Path) -> ExitCode {
     let script = format!(r#"ip link set lo up && ip addr add {ADDRESS}/32 dev lo && exec "$0" page"#);
     let Ok(this) = std::env::current_exe() else { return ExitCode::FAILURE };
     let mut unshare = Command::new("unshare");
-    unshare.arg("--net").current_dir(root).env(INSIDE, "1");
+    unshare.arg("--net").current_dir(root).env(INSIDE, program);
+    if let Ok(path) = etcd::path(root) {
+        unshare.env("PATH", path);
+    }
     // Root needs no namespace of users, which a root below the machine's own could not have.
     if !crate::setup::is_root() {
         unshare.arg("--map-root-user");
@@ -78,7 +95,7 @@ const TAB: &str = "\u{e004}";
 const ENTER: &str = "\u{e007}";
 
 type Test = fn(&mut World) -> Result<(), String>;
-const TESTS: [(&str, Test); 7] = [
+const TESTS: [(&str, Test); 8] = [
     ("held locks are listed, and names are text whatever they say", lists),
     ("a search narrows the list", searches),
     ("a lock's page shows who holds and who waits", shows_a_lock),
@@ -86,7 +103,11 @@ const TESTS: [(&str, Test); 7] = [
     ("who waits for whom is drawn", draws),
     ("it works by keyboard, on a phone, in the dark", adapts),
     ("on an address that others reach, it asks for the secret", asks_for_the_secret),
+    ("a cluster's servers and shards are shown, and a server that is killed", shows_a_cluster),
 ];
+
+/// Why the cluster's page is not tried.
+const NO_ETCD: &str = "there is no etcd";
 
 /// A server, its clients and a browser.
 struct World {
@@ -94,6 +115,7 @@ struct World {
     folder: PathBuf,
     browser: Browser,
     server: Option<Server>,
+    cluster: Option<Cluster>,
     clients: Vec<Child>,
     /// What they say: a command that cannot say anything would end.
     outputs: Vec<ChildStdout>,
@@ -118,16 +140,15 @@ impl Drop for World {
 }
 
 impl World {
-    fn start(root: &Path, folder: &Path) -> Result<Self, String> {
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-        let program = target.join("debug/lockwright");
+    fn start(program: &Path, folder: &Path) -> Result<Self, String> {
         let browser = Browser::start(folder)?;
         browser.resize(1100, 1000)?;
         Ok(Self {
-            program,
+            program: program.to_owned(),
             folder: folder.to_owned(),
             browser,
             server: None,
+            cluster: None,
             clients: Vec::new(),
             outputs: Vec::new(),
         })
@@ -159,10 +180,9 @@ impl World {
     /// A process that holds or waits for locks. Says when it is running, unless it `waits`.
     fn run(&mut self, args: &[&str], waits: bool) -> Result<(), String> {
         let text = |error: std::io::Error| error.to_string();
-        let server = self.server.as_ref().expect("it is started");
         let mut command = Command::new(&self.program);
-        command.args(["run", "--space", &server.space]);
-        if let Some(secret) = &server.secret {
+        command.args(["run", "--space", self.server.as_ref().map_or(servers::SPACE, |server| &server.space)]);
+        if let Some(secret) = self.server.as_ref().and_then(|server| server.secret.as_ref()) {
             command.arg("--secret-file").arg(secret);
         }
         command.args(args).args(["--", "sh", "-c", "echo in; exec sleep 600"]);
@@ -323,4 +343,35 @@ fn asks_for_the_secret(world: &mut World) -> Result<(), String> {
     let url = world.browser.run("return location.href")?;
     let page = &world.server.as_ref().expect("it is started").page;
     if url != page.as_str() { Err(format!("the address has changed to {url}")) } else { Ok(()) }
+}
+
+fn shows_a_cluster(world: &mut World) -> Result<(), String> {
+    let cluster = Cluster::start(&world.program, &world.folder)?.ok_or(NO_ETCD)?;
+    world.browser.go(&format!("http://{}/", servers::PAGES[0]))?;
+    world.cluster = Some(cluster);
+    world.browser.until("!document.getElementById('cluster').hidden")?;
+    // Evenly, once both are there.
+    world.browser.until(
+        "[...document.getElementById('servers').rows].map(row => row.cells[1].innerText).join() === '3,3'",
+    )?;
+    world.browser.until(&says("cluster-text", &["6 of 6 shards open", "the 3 that this server serves"]))?;
+    world.browser.click("#cluster summary")?;
+    world.browser.until("document.getElementById('shards').rows.length === 6")?;
+    // Some of so many are in the shards of either server.
+    let names: Vec<_> = (0..12).map(|number| format!("job/{number}")).collect();
+    for name in &names {
+        world.run(&[name], false)?;
+    }
+    let rows = "document.getElementById('locks').rows.length";
+    world.browser.until(&format!("0 < {rows} && {rows} < 12"))?;
+    world.browser.click("#locks button")?;
+    world.browser.until(&says("entries", &["held", "exclusive", "sh"]))?;
+    world.browser.until("!document.querySelector('#entries button')")?;
+    world.browser.click("#close")?;
+    world.browser.run("document.getElementById('cluster').scrollIntoView()")?;
+    world.picture("cluster")?;
+    world.cluster.as_mut().expect("it is started").kill_second();
+    world.browser.until(&says("cluster-text", &["6 of 6 shards open", "the 6 that this server serves"]))?;
+    world.browser.until("document.getElementById('servers').rows.length === 1")?;
+    world.browser.until(&format!("{rows} === 12"))
 }

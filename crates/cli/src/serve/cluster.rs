@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub(super) struct ClusterArgs {
     /// Be one of several servers that share the locks out among them, by the etcd at etcd://HOST:PORT,HOST:PORT/CLUSTER (builds
     /// with the feature `cluster`, as packages have it)
-    #[arg(long, value_name = "ETCD", conflicts_with_all = ["state", "export", "lend", "rdma", "http"])]
+    #[arg(long, value_name = "ETCD", conflicts_with_all = ["state", "export", "lend", "rdma"])]
     cluster: Option<String>,
     /// Name or address by which clients reach this server of a cluster [default: the one that it listens on]
     #[arg(long, value_name = "HOST", requires = "cluster")]

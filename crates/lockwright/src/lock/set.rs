@@ -183,13 +183,16 @@ impl LockSet {
     }
 }
 
+/// A lock of a set, and what is wanted of it.
+type Wanted = (Arc<Core>, Claim);
+
 /// The order is that of these: alike in every process, whatever ids the locks have there.
-fn key((core, claim): &(Arc<Core>, Claim)) -> (SpaceIdentity, Kind, &LockName, u64) {
+fn key((core, claim): &Wanted) -> (SpaceIdentity, Kind, &LockName, u64) {
     (core.space.identity(), core.kind, &core.name, claim.start)
 }
 
 /// The locks in the order in which they are taken, each with its place in the order in which they were added.
-fn in_order(wants: Vec<(Arc<Core>, Claim)>) -> Result<Vec<(usize, (Arc<Core>, Claim))>, LockError> {
+fn in_order(wants: Vec<Wanted>) -> Result<Vec<(usize, Wanted)>, LockError> {
     for (core, Claim { start, end, .. }) in &wants {
         if core.kind == Kind::Ranges && start >= end {
             return Err(LockError::bad_range(&(*start..*end), "it is empty or reversed"));

@@ -1,9 +1,11 @@
 //! What a server of a cluster counts: what the lock tables of its shards count, summed up, and what became of its shards. Counters
-//! do not fall when a shard goes to another server: what its table had counted is kept.
+//! do not fall when a shard goes to another server: what its table had counted is kept. And what it saw last of the map.
 
 use crate::dispatcher::Dispatcher;
 use crate::lock_table::sharded::LeaseClock;
 use crate::totals::{Histogram, Totals};
+use lockwright_cluster::keys::ServerId;
+use lockwright_cluster::map::ShardMap;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +37,9 @@ struct State {
     etcd_errors: u64,
     reopen: Histogram,
     lease: Option<Arc<LeaseClock>>,
+    /// As it was read last, and this server's number then.
+    map: ShardMap,
+    me: ServerId,
 }
 
 impl Counts {
@@ -44,6 +49,26 @@ impl Counts {
 
     pub(super) fn counts_on(&self, lease: &Arc<LeaseClock>) {
         self.state().lease = Some(Arc::clone(lease));
+    }
+
+    /// The map was read.
+    pub(super) fn saw(&self, map: &ShardMap, me: ServerId) {
+        let mut state = self.state();
+        if state.map != *map {
+            state.map.clone_from(map);
+        }
+        state.me = me;
+    }
+
+    /// The map, and this server's number in it.
+    pub(super) fn seen(&self) -> (ShardMap, ServerId) {
+        let state = self.state();
+        (state.map.clone(), state.me)
+    }
+
+    /// The shards that are served here.
+    pub(super) fn served(&self) -> Vec<(u16, Dispatcher)> {
+        self.state().served.iter().map(|(number, dispatcher)| (*number, dispatcher.clone())).collect()
     }
 
     pub(super) fn came(&self, number: u16, dispatcher: &Dispatcher, how: Came) {

@@ -56,6 +56,9 @@ impl Hosted {
             let _on = setup.runtime.enter();
             let mut table = LockTable::new(durable, recovering, Vec::new(), Vec::new());
             table.retention.off = true;
+            if setup.keeps_history {
+                table.keep_history();
+            }
             table.map = Some(Arc::clone(&setup.map));
             table.sharded = Some(Box::new(Sharded::new(shard, Arc::clone(&gate), bell)));
             table.record = setup

@@ -6,14 +6,17 @@
 //! | `node` | the loop: its lease, the map, which shards to take and to give |
 //! | `hosted` | one shard that it serves |
 //! | `counts` | what is counted, for Prometheus |
+//! | `view` | what its page shows |
 //!
 //! What is decided is decided by `lockwright-cluster`; here it is carried out. What this folder must not do: grant anything.
 
 mod counts;
 mod hosted;
 mod node;
+mod view;
 
 pub(crate) use self::node::{Node, Setup};
+pub(crate) use self::view::ClusterView;
 
 use super::ServeError;
 use lockwright_cluster::address::ClusterAddress;

@@ -52,6 +52,8 @@ pub(crate) struct Setup {
     pub(crate) record: Option<PathBuf>,
     /// What clients are told.
     pub(crate) map: Arc<Mutex<String>>,
+    /// There is a page, which shows the last grants of a lock.
+    pub(crate) keeps_history: bool,
     /// Runs the listeners.
     pub(crate) runtime: Handle,
 }
@@ -281,6 +283,7 @@ impl Member {
             EtcdError::Refused(format!("what is below /lockwright/{name}/ is no cluster of this program"))
         })?;
         *self.setup.map.lock().unwrap_or_else(PoisonError::into_inner) = map.text();
+        self.counts.saw(&map, self.tenancy.server);
         Ok(map)
     }
 

@@ -3,7 +3,7 @@
 //! | path | |
 //! |---|---|
 //! | `/`, `/page.js`, `/page.css` | the page, which is part of the program |
-//! | `/api/spaces` | the names of the server's own spaces |
+//! | `/api/spaces` | the names of the server's own spaces; of a cluster, of those in the shards that it serves |
 //! | `/api/feed?space=S&q=TEXT&lock=HEX` | events: what the space looks like, about once a second (`summary`) |
 //! | `POST /api/break` | takes a lock away from the holder with a token |
 //! | `POST /api/login` | trades the server's secret for a cookie |
@@ -23,7 +23,8 @@ use crate::{metrics, socket_owner};
 use lockwright::LockName;
 use lockwright_fabric::backend::tcp::{Secret, TlsServer, connection_info};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Debug;
 use std::io;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,10 +51,36 @@ const WRONG: Duration = Duration::from_millis(500);
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// What the page shows: the server's own lock table, or those of the shards that it serves and the map of their cluster.
+pub(super) trait View: Debug + Send + Sync {
+    /// The lock tables, by shard.
+    fn tables(&self) -> Vec<(u16, Dispatcher)>;
+
+    /// Servers and shards of the cluster, as JSON. `None`: the server is alone.
+    fn cluster(&self) -> Option<Value>;
+
+    /// As Prometheus reads them.
+    fn metrics(&self) -> String;
+}
+
+impl View for Dispatcher {
+    fn tables(&self) -> Vec<(u16, Dispatcher)> {
+        vec![(0, self.clone())]
+    }
+
+    fn cluster(&self) -> Option<Value> {
+        None
+    }
+
+    fn metrics(&self) -> String {
+        self.metrics()
+    }
+}
+
 /// What the page needs to know.
 #[derive(Debug)]
 pub(super) struct Page {
-    pub(super) dispatcher: Dispatcher,
+    view: Arc<dyn View>,
     pub(super) secret: Option<Secret>,
     pub(super) tls: Option<TlsServer>,
     /// By cookie, until when.
@@ -73,9 +100,9 @@ enum Visitor {
 }
 
 impl Page {
-    pub(super) fn new(dispatcher: Dispatcher, secret: Option<Secret>, tls: Option<TlsServer>) -> Arc<Self> {
+    pub(super) fn new(view: Arc<dyn View>, secret: Option<Secret>, tls: Option<TlsServer>) -> Arc<Self> {
         let (logins, pages) = (Mutex::default(), Arc::new(Semaphore::new(PAGES)));
-        Arc::new(Self { dispatcher, secret, tls, logins, pages })
+        Arc::new(Self { view, secret, tls, logins, pages })
     }
 
     /// Answers until the server ends.
@@ -153,10 +180,12 @@ impl Page {
             ("POST", "/api/login") => self.log_in(&request.body).await,
             (_, path) if visitor == Visitor::Stranger && path.starts_with("/api/") => log_in(),
             ("GET", "/metrics") if visitor == Visitor::Stranger => log_in(),
-            ("GET", "/metrics") => metrics::response(self.dispatcher.metrics()),
+            ("GET", "/metrics") => metrics::response(self.view.metrics()),
             ("GET", "/api/spaces") => {
-                let spaces = self.dispatcher.lock_table().directory.space_names();
-                let may_break = visitor == Visitor::Trusted;
+                let tables = self.view.tables();
+                let names = tables.iter().flat_map(|(_, table)| table.lock_table().directory.space_names());
+                let spaces: BTreeSet<_> = names.collect();
+                let may_break = visitor == Visitor::Trusted && self.view.cluster().is_none();
                 json_response(&json!({ "spaces": spaces, "may_break": may_break }))
             }
             ("POST", "/api/break") if visitor != Visitor::Trusted => Response::text(
@@ -171,6 +200,14 @@ impl Page {
 
     fn break_grant(&self, body: &[u8]) -> Response {
         let bad = |why: &str| Response::text("400 Bad Request", why);
+        let (tables, cluster) = (self.view.tables(), self.view.cluster());
+        let ([(_, dispatcher)], None) = (&tables[..], cluster) else {
+            // It must be in etcd first, which the requests of clients wait for.
+            return Response::text(
+                "501 Not Implemented",
+                "locks of a cluster are broken by `lockwright break --space cluster://…`",
+            );
+        };
         let Ok(asked) = serde_json::from_slice::<Value>(body) else { return bad("that is not JSON") };
         let name = asked["lock"].as_str().and_then(unhex).and_then(|name| LockName::new(name).ok());
         // As text: JavaScript's numbers have 53 bits.
@@ -178,7 +215,7 @@ impl Page {
         let (Some(space), Some(name), Some(token)) = (asked["space"].as_str(), name, token) else {
             return bad("a lock is broken by space, lock and token");
         };
-        let mut table = self.dispatcher.lock_table();
+        let mut table = dispatcher.lock_table();
         let Some(number) = table.directory.find_space(space.as_bytes()) else {
             return bad("there is no such space");
         };
@@ -235,10 +272,10 @@ impl Page {
         let head = Response::new("200 OK", "text/event-stream", &b""[..]);
         protected(head).begin(stream).await?;
         loop {
-            let (dispatcher, asked) = (self.dispatcher.clone(), question.clone());
+            let (view, asked) = (Arc::clone(&self.view), question.clone());
             let began = Instant::now();
             // Not on the thread that reads connections: a million names take a while.
-            let seen = tokio::task::spawn_blocking(move || asked.answer(&dispatcher)).await;
+            let seen = tokio::task::spawn_blocking(move || asked.answer(&*view)).await;
             let Ok(seen) = seen else { return Ok(()) };
             let event = format!("data: {seen}\n\n");
             tokio::time::timeout(PATIENCE, stream.write_all(event.as_bytes())).await??;

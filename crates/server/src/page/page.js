@@ -84,10 +84,11 @@ function listen() {
 function show(seen) {
   const now = performance.now() / 1000;
   const past = state.last && { seen: state.last, seconds: now - state.lastTime };
-  say(seen.recovering ? 'Restarted: waiting for those who held locks.' : `${count(seen.sessions)} clients, live`, seen.recovering);
+  say(seen.recovering ? 'Waiting for those who held locks before.' : `${count(seen.sessions)} clients, live`, seen.recovering);
   tiles(seen, past);
   locks(seen, past);
   if (state.lock) details(seen);
+  cluster(seen.cluster);
   graph(seen.waits_for ?? []);
   state.last = seen;
   state.lastTime = now;
@@ -173,6 +174,26 @@ function fill(body, items, keyOf, begin, textsOf) {
   });
   // A row that was moved has lost it.
   if (document.activeElement !== focused && body.contains(focused)) focused.focus();
+}
+
+/// Servers and shards, of a server that is one of several.
+function cluster(seen) {
+  at('cluster').hidden = !seen;
+  if (!seen) return;
+  const cells = length => Array.from({ length }, () => make('td'));
+  const here = seen.shards.filter(shard => shard.here).length;
+  const open = seen.shards.filter(shard => shard.state === 'open').length;
+  at('cluster-title').textContent = `Cluster ${seen.name}`;
+  const text = `${open} of ${seen.shards.length} shards open. Shown on this page: the locks of the ${here} that this server serves.`;
+  if (at('cluster-text').textContent !== text) at('cluster-text').textContent = text;
+  at('cluster-text').classList.toggle('waited', open < seen.shards.length);
+  fill(at('servers'), seen.servers, server => server.at, () => cells(3), server => [
+    server.at + (server.here ? ' (this one)' : ''), server.shards.length, server.shards.join(' '),
+  ]);
+  fill(at('shards'), seen.shards, shard => String(shard.shard), () => cells(4), shard => [
+    shard.shard, shard.state, shard.server ?? '', shard.epoch ?? '',
+  ]);
+  seen.shards.forEach((shard, place) => at('shards').rows[place].cells[1].classList.toggle('waited', shard.state !== 'open'));
 }
 
 function choose(lock) {
