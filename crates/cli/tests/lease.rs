@@ -8,12 +8,12 @@ use nix::sys::signal::Signal;
 use started::Started;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -24,14 +24,39 @@ fn lockwright(args: &[&str]) -> Command {
     command
 }
 
-/// A way to the server at `server` that forwards nothing, and closes nothing, once the flag is set.
-fn network(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
+/// A way to a server.
+struct Network {
+    address: SocketAddr,
+    /// Nothing is forwarded any more, and nothing is closed.
+    hangs: Arc<AtomicBool>,
+    /// The ends of its connections that the server has.
+    far_ends: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Network {
+    fn hang(&self) {
+        self.hangs.store(true, SeqCst);
+    }
+
+    /// Hangs, and closes its connections to the server; those to clients stay open.
+    fn close_at_server(&self) {
+        self.hang();
+        for far in self.far_ends.lock().unwrap().drain(..) {
+            let _ = far.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// A way to the server at `server`.
+fn network(server: SocketAddr) -> Network {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, hangs) = (listener.local_addr().unwrap(), Arc::<AtomicBool>::default());
-    let hung = Arc::clone(&hangs);
+    let (hangs, far_ends) = (Arc::<AtomicBool>::default(), Arc::<Mutex<Vec<TcpStream>>>::default());
+    let network = Network { address: listener.local_addr().unwrap(), hangs, far_ends };
+    let (hung, far_ends) = (Arc::clone(&network.hangs), Arc::clone(&network.far_ends));
     std::thread::spawn(move || {
         for near in listener.incoming().flatten() {
             let Ok(far) = TcpStream::connect(server) else { continue };
+            far_ends.lock().unwrap().push(far.try_clone().unwrap());
             let ways = [(near.try_clone().unwrap(), far.try_clone().unwrap()), (far, near)];
             for (mut from, mut to) in ways {
                 let hung = Arc::clone(&hung);
@@ -51,7 +76,7 @@ fn network(server: SocketAddr) -> (SocketAddr, Arc<AtomicBool>) {
             }
         }
     });
-    (address, hangs)
+    network
 }
 
 /// An executor that knows nothing of the client.
@@ -95,9 +120,9 @@ fn last_ns(path: &Path) -> u64 {
     whole.lines().last().unwrap().parse().unwrap()
 }
 
-#[test]
-fn in_a_network_hang_the_old_command_has_ended_before_the_new_one_begins() {
-    let scratch = Scratch::new("hang");
+/// A command holds a lock by way of a network that is then `broken`, and another waits for the lock at the server itself.
+fn old_command_ends_before_the_new_one_begins(name: &str, broken: fn(&Network)) {
+    let scratch = Scratch::new(name);
     // Clients that come by the network do not find the server's own secret.
     let secret = scratch.0.join("secret");
     fs::write(&secret, "a secret of sixteen bytes").unwrap();
@@ -107,11 +132,11 @@ fn in_a_network_hang_the_old_command_has_ended_before_the_new_one_begins() {
     let served = Started::new(lockwright(&[&["serve", "--json"], &options[..]].concat()));
     let said: serde_json::Value = serde_json::from_str(&served.line).unwrap();
     let address: SocketAddr = said["listening"].as_str().unwrap().parse().unwrap();
-    let (through, hangs) = network(address);
+    let network = network(address);
     let (old, new) = (scratch.0.join("old"), scratch.0.join("new"));
     // It does not heed SIGTERM, and says all the time that it is there.
     let script = "trap '' TERM; echo in; while :; do date +%s%N >> \"$0\"; done";
-    let space = format!("tcp://{through}/stock");
+    let space = format!("tcp://{}/stock", network.address);
     let run = |space: &str, more: &[&str], script: &str, file: &Path| {
         let args = ["run", "--space", space, "--secret-file", secret];
         let command = ["a", "--", "sh", "-c", script, file.to_str().unwrap()];
@@ -123,12 +148,22 @@ fn in_a_network_hang_the_old_command_has_ended_before_the_new_one_begins() {
     let script = "date +%s%N > \"$0\"";
     let mut rival = run(&space, &[], script, &new).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(300));
-    hangs.store(true, SeqCst);
+    broken(&network);
     assert!(rival.wait().unwrap().success());
     let (_, _, said) = holder.end();
     assert!(said.contains("lost"), "{said}");
     let (began, ended) = (last_ns(&new), last_ns(&old));
     assert!(ended < began, "two commands ran at once, for {} ms at least", (ended - began) / 1_000_000);
+}
+
+#[test]
+fn in_a_network_hang_the_old_command_has_ended_before_the_new_one_begins() {
+    old_command_ends_before_the_new_one_begins("hang", Network::hang);
+}
+
+#[test]
+fn behind_a_proxy_that_closes_only_the_servers_side_the_old_command_has_ended_before_the_new_one_begins() {
+    old_command_ends_before_the_new_one_begins("one-side", Network::close_at_server);
 }
 
 #[test]
@@ -174,19 +209,19 @@ fn short_lease() -> (Started, SocketAddr) {
 #[test]
 fn a_session_that_the_server_resumed_and_its_client_gave_up_is_not_waited_for() {
     let (served, address) = short_lease();
-    let (through, hangs) = network(address);
-    let client = Client::open(&format!("tcp://{through}/stock")).wait().unwrap();
+    let network = network(address);
+    let client = Client::open(&format!("tcp://{}/stock", network.address)).wait().unwrap();
     let guard = client.mutex("a").unwrap().lock().wait().unwrap();
     // The client notices, and asks to resume its session. The server does that when it goes on, and nobody hears of it:
     // its lease begins anew, the client's does not.
     served.send(Signal::SIGSTOP);
     std::thread::sleep(Duration::from_millis(2200));
-    hangs.store(true, SeqCst);
+    network.hang();
     served.send(Signal::SIGCONT);
     block_on(guard.lost());
     drop(guard);
     std::thread::sleep(Duration::from_millis(600));
-    hangs.store(false, SeqCst);
+    network.hangs.store(false, SeqCst);
     // What a client says first in its session has been heard once this is done.
     client.mutex("b").unwrap().lock().wait().unwrap().unlock().wait().unwrap();
     let other = Client::open(&format!("tcp://{address}/stock")).wait().unwrap();
@@ -198,7 +233,7 @@ fn a_server_that_was_stopped_for_longer_than_the_lease_does_not_wait_for_clients
     let (served, address) = short_lease();
     // The server is not told that a client has closed its connection: it would keep the session for another lease. (If it
     // looks at the time before it reads what has come meanwhile, it ends the session at once.)
-    let (through, _) = network(address);
+    let through = network(address).address;
     let names = ["a", "b", "c", "d"];
     let clients = names.map(|_| Client::open(&format!("tcp://{through}/stock")).wait().unwrap());
     let guards = [0, 1, 2, 3].map(|at| clients[at].mutex(names[at]).unwrap().lock().wait().unwrap());
