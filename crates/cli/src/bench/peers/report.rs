@@ -184,7 +184,7 @@ impl Report<'_> {
         for goal in &GOALS {
             let Some((ours, best)) = self.pair(goal) else {
                 let is_run = self.workloads.contains(&goal.workload);
-                let why = if is_run { "nothing to compare with is installed" } else { "a full run tries it" };
+                let why = if is_run { "none of its peers takes part" } else { "a full run tries it" };
                 if as_json {
                     writeln!(out, "{}", json!({ "untried": goal.what, "why": why }))?;
                 } else {
