@@ -157,6 +157,8 @@ pub(super) struct Session {
     pub(super) space: Option<Space>,
     /// Its place in a one-sided space, if its client takes the locks there by itself.
     pub(super) one_sided: Option<Arc<one_sided::OneSidedClient>>,
+    /// Whether it gets one once claims are over.
+    pub(super) joins_later: bool,
     /// By a hash with a random seed: clients choose the handles, and must not be able to make them collide.
     pub(super) handles: HashMap<u64, Target, RandomState>,
     pub(super) slots: Vec<Option<RequestRecord>>,

@@ -4,7 +4,7 @@
 
 mod apart;
 
-use apart::{LONG, TASK, eventually, holder, own_address};
+use apart::{LONG, Scratch, TASK, eventually, holder, own_address};
 use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{ChangeError, Client, GuardState, LockError, LockSet, OpenError};
 use lockwright_server::{Server, ServerOptions};
@@ -228,6 +228,22 @@ fn a_client_whose_server_goes_has_lost_its_locks_and_comes_back_as_another() {
     assert!(guard.token() > held.token(), "tokens rise across restarts");
     assert!(held.unlock().wait().is_err());
     lockwright::internal::secret::forget(listen.port()).unwrap();
+}
+
+#[test]
+fn after_a_restart_a_lock_is_nobody_elses_before_its_holder_has_noticed() {
+    let state = Scratch::new("lent");
+    let lease = || apart::options().grace(Duration::from_secs(3)).state(&state.0).lend("stock");
+    let first = Server::start(lease()).unwrap();
+    let held = client(&first).mutex("a").unwrap().lock().wait().unwrap();
+    drop(first);
+    // Where the holder does not find it: it is cut off, and believes that it holds the lock until its lease is over.
+    let second = Server::start(lease()).unwrap();
+    let patient = Client::options().timeout(LONG);
+    let next = patient.open(&address(&second)).wait().unwrap();
+    let guard = next.mutex("a").unwrap().lock().wait().unwrap();
+    assert_eq!(held.state(), GuardState::Lost, "two hold it");
+    assert!(guard.token() > held.token());
 }
 
 /// Ranges on trees: units of 16 numbers.

@@ -129,6 +129,8 @@ pub struct Table {
     /// Who we are in the space, if we run its protocol ourselves, and for which time; members so far.
     pub member: Option<(u32, PeerId)>,
     members: u32,
+    /// Whether we are to be somebody there.
+    joins: bool,
     /// Why the server wants nothing to do with us.
     pub fatal: Option<String>,
     /// Where a broken one differs.
@@ -153,7 +155,7 @@ impl Table {
 
     /// Whether the server has let us into the space, and said whose it is.
     pub const fn is_ready(&self) -> bool {
-        self.is_open && self.identity.is_some()
+        self.is_open && self.identity.is_some() && (!self.joins || self.member.is_some())
     }
 
     /// The message that says `ask`. It is kept until the server has taken it.
@@ -361,7 +363,7 @@ impl Table {
         } else {
             self.ended.push(before.key);
         }
-        (self.origin, self.seq, self.is_open) = (origin, 0, false);
+        (self.origin, self.seq, self.is_open, self.joins) = (origin, 0, false, one_sided);
         self.unacked.clear();
         self.to_say.clear();
         let (key, space) = (origin.key, space.to_vec());
@@ -448,10 +450,12 @@ impl Table {
         woken
     }
 
-    /// What to say behind all claims.
+    /// What to say behind all claims. Of locks in a one-sided space none is claimed: they are lost, and the server waits until
+    /// those who held them have surely stopped.
     #[must_use]
     pub fn claimed(&mut self) -> Option<Request> {
-        self.claimed.take().map(|key| Request::Claimed { key })
+        let joins = self.joins;
+        self.claimed.take().filter(|_| !joins).map(|key| Request::Claimed { key })
     }
 
     /// What to say once the last guard of what was lost is gone: its waiters need not wait for a lease.

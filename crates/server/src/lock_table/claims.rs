@@ -176,5 +176,6 @@ impl LockTable {
         }
         self.answer_all();
         self.tell_all_watchers();
+        self.join_those_who_wait();
     }
 }

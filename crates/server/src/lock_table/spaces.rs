@@ -2,7 +2,7 @@
 
 use super::{ClientId, CoreRequest, LockTable};
 use crate::exported::Exported;
-use crate::one_sided::sessions;
+use crate::one_sided::{OneSidedSpace, sessions};
 use crate::session::{MAX_HANDLES, Space, Target};
 use lockwright::LockName;
 use lockwright::internal::layout::SCHEME;
@@ -33,28 +33,49 @@ impl LockTable {
             return Err("a session has one space only".to_owned());
         }
         let space = self.space(name)?;
-        let Some(session) = self.session(peer) else { return Ok(()) };
-        let (mut response, mut holds) = (Response::Ack, false);
-        match (&space, one_sided) {
-            (_, false) => {}
-            (Space::OneSided(space), true) => {
-                response = Response::Joined { peer: sessions::enter(session, space)? };
-                self.durable.before_grant(self.durable.first_token())?;
-                // It takes locks without asking.
-                self.durable.holds(peer, key);
-                holds = true;
-            }
-            (Space::Own(_) | Space::Exported(_), true) => {
+        match &space {
+            Space::Own(_) | Space::Exported(_) if one_sided => {
                 return Err("only spaces with one-sided access have words for clients".to_owned());
             }
+            Space::Own(number) => self.directory.enter(*number),
+            Space::Exported(_) | Space::OneSided(_) => {}
         }
-        if let Space::Own(number) = &space {
-            self.directory.enter(*number);
-        }
+        let recovering = self.is_recovering();
         let Some(session) = self.session(peer) else { return Ok(()) };
-        (session.key, session.space, session.noted) = (key, Some(space), holds);
-        session.say(&response);
+        (session.key, session.space) = (key, Some(space.clone()));
+        match space {
+            // Those who were in before the restart may not have noticed it, and believe that they hold locks.
+            Space::OneSided(_) if one_sided && recovering && session.one_sided.is_none() => {
+                session.joins_later = true;
+            }
+            Space::OneSided(space) if one_sided => return self.join(peer, &space),
+            _ => session.say(&Response::Ack),
+        }
         Ok(())
+    }
+
+    /// Makes the session a client of a one-sided space. It takes locks without asking.
+    fn join(&mut self, peer: u32, space: &Arc<OneSidedSpace>) -> Result<(), String> {
+        let Some(session) = self.session(peer) else { return Ok(()) };
+        let (key, client) = (session.key, sessions::enter(session, space)?);
+        self.durable.before_grant(self.durable.first_token())?;
+        self.durable.holds(peer, key);
+        let Some(session) = self.session(peer) else { return Ok(()) };
+        session.noted = true;
+        session.say(&Response::Joined { peer: client });
+        Ok(())
+    }
+
+    /// Claims are over: sessions that had to wait for that join their one-sided spaces.
+    pub(super) fn join_those_who_wait(&mut self) {
+        for peer in 0..self.sessions.len() as u32 {
+            let Some(session) = self.session(peer).filter(|session| session.joins_later) else { continue };
+            session.joins_later = false;
+            let Some(Space::OneSided(space)) = session.space.clone() else { continue };
+            if let Err(why) = self.join(peer, &space) {
+                self.refuse(peer, 0, why);
+            }
+        }
     }
 
     /// A client has seen this token: what is granted from now on has higher ones, whatever the clock said at the start.
@@ -163,7 +184,7 @@ mod tests {
     use super::*;
     use crate::dispatcher::Event;
     use crate::durable::{Durable, Journal};
-    use crate::one_sided::{OneSidedSpace, VerbExecutor};
+    use crate::one_sided::VerbExecutor;
     use lockwright::wire::{Request, Units};
     use lockwright_fabric::PeerId;
     use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
@@ -252,6 +273,32 @@ mod tests {
         let told = told.lock().unwrap();
         assert!(matches!(told[..], [Response::Joined { .. }]), "{told:?}");
         assert!(restarted(&table));
+    }
+
+    #[test]
+    fn after_a_restart_nobody_enters_a_lent_space_before_those_who_were_in_have_noticed() {
+        let zero = std::time::Duration::ZERO;
+        let lent = || vec![OneSidedSpace::new("stock", VerbExecutor::Cpu, 1, Default::default())];
+        let enters = |key| {
+            let space = b"lent:stock".to_vec();
+            let request = Request::Open { version: VERSION, key, space, one_sided: true, seen: 0 };
+            Event::Request { seq: 1, request }
+        };
+        let (durable, _) = Durable::begin_in(Journal::default(), zero, zero).unwrap();
+        let mut table = LockTable::new(durable, false, Vec::new(), lent());
+        let (peer, _) = session(&mut table);
+        table.apply(peer, enters(1));
+        let journal = table.durable.journal().unwrap().after_death();
+        let (durable, recovering) = Durable::begin_in(journal, zero, zero).unwrap();
+        let mut table = LockTable::new(durable, recovering, Vec::new(), lent());
+        let (peer, told) = session(&mut table);
+        table.apply(peer, enters(2));
+        assert_eq!(told.lock().unwrap()[..], []);
+        assert!(table.session(peer).unwrap().one_sided.is_none(), "it could change words");
+        table.open();
+        let told = told.lock().unwrap();
+        assert!(matches!(told[..], [Response::Joined { .. }]), "{told:?}");
+        assert!(table.session(peer).unwrap().one_sided.is_some());
     }
 
     #[test]

@@ -64,8 +64,13 @@ impl OneSidedBackend {
         if let Some(why) = line.refusal() {
             return Err(why);
         }
-        let (Some((number, me)), Some(ep)) = (line.table.member, line.reach()) else {
-            return Err(LockError::Disconnected("the server cannot be reached".to_owned()));
+        let (number, me, ep) = match (line.table.member, line.reach()) {
+            (Some((number, me)), Some(ep)) => (number, me, ep),
+            (None, Some(_)) if line.table.is_open => {
+                let why = "the server was restarted, and waits until those who held its locks have noticed";
+                return Err(LockError::Disconnected(why.to_owned()));
+            }
+            _ => return Err(LockError::Disconnected("the server cannot be reached".to_owned())),
         };
         drop(line);
         let mut member = self.member.lock().unwrap_or_else(PoisonError::into_inner);
