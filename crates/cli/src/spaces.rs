@@ -1,27 +1,37 @@
-//! `lockwright spaces`: the lock spaces of this user on this host, and how each of them works.
+//! `lockwright spaces`: the lock spaces of this user on this host, and how each of them works; or what others run.
 
+use crate::TrustArgs;
 use anyhow::{Context, Result};
+use lockwright::Protocols;
 use lockwright::inspect::{Inspector, SpaceInfo, spaces};
 use lockwright_term::say;
 use lockwright_term::{Outcome, age, grid};
 use serde_json::json;
 use std::io::Write;
 
-/// List this user's lock spaces on this host
+/// List this user's lock spaces on this host, or say what those at these addresses run
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
   lockwright spaces            a table
   lockwright spaces --json     one JSON object per line
+  lockwright spaces rdma://10.0.0.7/lent:stock   protocols of names and ranges, with parameters such as a tree's unit
 
 A space that nobody uses can be removed by removing its file.")]
 pub(crate) struct Args {
+    /// Spaces anywhere, by their addresses
+    space: Vec<String>,
     /// One JSON object per line
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
+    if !args.space.is_empty() {
+        return protocols(args, out);
+    }
     let mut rows =
         vec![["SPACE", "KEYED", "RANGES", "CLIENTS", "NAMES", "MEMORY", "AGE", "FILE"].map(str::to_owned)];
     let mut trouble = false;
@@ -48,6 +58,38 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         }
     }
     Ok(Outcome::clean_if(!trouble))
+}
+
+/// What the spaces at the addresses run.
+fn protocols(args: &Args, out: &mut impl Write) -> Result<Outcome> {
+    let mut rows = vec![["SPACE", "KEYED", "RANGES", "PARAMETERS"].map(str::to_owned)];
+    for address in &args.space {
+        let Protocols { keyed, ranges, parameters, .. } = found(args, address)?;
+        if args.json {
+            let parameters: serde_json::Map<_, _> =
+                parameters.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+            let line =
+                json!({ "space": address, "keyed": keyed, "ranges": ranges, "parameters": parameters });
+            writeln!(out, "{line}")?;
+        } else {
+            let parameters: Vec<_> =
+                parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+            rows.push([address.clone(), keyed.to_owned(), ranges.to_owned(), parameters.join(" ")]);
+        }
+    }
+    if !args.json {
+        grid(out, &rows)?;
+    }
+    Ok(Outcome::Clean)
+}
+
+fn found(args: &Args, address: &str) -> Result<Protocols> {
+    let options = args.trust.options()?;
+    // A client would make the space of a host that is not there.
+    if address.starts_with("shm:") {
+        Inspector::open_with(address, &options)?;
+    }
+    Ok(options.open(address).wait()?.protocols()?)
 }
 
 fn to_row(info: &SpaceInfo) -> [String; 8] {

@@ -5,12 +5,14 @@ mod handles;
 #[cfg(target_os = "linux")]
 pub(crate) mod label;
 mod open;
+mod protocols;
 mod reach;
 
 pub(crate) use self::address::Address;
 #[cfg(target_os = "linux")]
 pub(crate) use self::address::TransportKind;
 pub use self::open::Open;
+pub use self::protocols::Protocols;
 
 use crate::backend::{Backend, Kind, SpaceIdentity, StopTime};
 use crate::election::Noted;

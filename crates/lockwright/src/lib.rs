@@ -111,7 +111,7 @@ mod remote;
 #[allow(missing_docs, reason = "for the project's own server; its files say what is what")]
 pub mod wire;
 
-pub use client::{Client, ClientOptions, Open};
+pub use client::{Client, ClientOptions, Open, Protocols};
 pub use election::{
     Campaign, CampaignError, Election, Leader, Leadership, NextLeader, ObserveError, Observer,
 };

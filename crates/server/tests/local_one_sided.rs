@@ -123,6 +123,10 @@ fn what_such_a_space_cannot_do_is_said() {
     assert!(said.contains("--local"), "{said}");
     let said = serve(&space.name).unwrap_err().to_string();
     assert!(said.contains("another server"), "{said}");
+    for client in [&here, &there] {
+        let runs = client.protocols().unwrap();
+        assert_eq!((runs.keyed, runs.ranges, runs.parameters), ("qplock-member", "-", vec![("budget", 4)]));
+    }
     let info = Inspector::open(&space.here()).unwrap().info().unwrap();
     assert_eq!((info.keyed, info.ranges, info.address), ("qplock-member", "-", space.here()));
 }

@@ -255,6 +255,9 @@ fn tree_server() -> Server {
 fn ranges_on_a_tree_exclude_each_other_by_whole_units() {
     let server = tree_server();
     let (one, two) = (client(&server), client(&server));
+    let runs = one.protocols().unwrap();
+    assert_eq!((runs.keyed, runs.ranges), ("holders", "citron-member"));
+    assert_eq!(runs.parameters, [("names", 8), ("units", 256), ("unit", 16)]);
     let (mine, theirs) = (one.range_lock("r").unwrap(), two.range_lock("r").unwrap());
     let low = mine.write(0..60).wait().unwrap();
     assert!(theirs.try_write(60..64).wait().is_err(), "the same unit");

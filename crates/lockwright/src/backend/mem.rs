@@ -7,6 +7,7 @@ use super::mem_locks::{DenyReason, MemLocks};
 use super::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
 };
+use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, ValueError};
 use crate::lock::Value;
 use crate::lock::contention::Contention;
@@ -122,6 +123,10 @@ impl Space for MemBackend {
         };
         names.ids.insert(key, (id, 1));
         Ok(Bound { lock: id, ..Bound::default() })
+    }
+
+    fn protocols(&self) -> Result<Protocols, LockError> {
+        Ok(Protocols::new("combiner", "combiner"))
     }
 
     fn is_bound(&self, _: &Bound) -> bool {

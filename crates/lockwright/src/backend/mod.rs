@@ -26,6 +26,7 @@ pub(crate) mod slots;
 #[cfg(target_os = "linux")]
 mod threads;
 
+use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, LostReason, ValueError};
 use crate::lock::Value;
 use crate::lock::contention::Contention;
@@ -263,6 +264,12 @@ pub(crate) trait Space: Send + Sync + Debug {
     fn stop_time(&self) -> Option<Duration> {
         None
     }
+
+    /// Which protocols it runs.
+    ///
+    /// # Errors
+    /// If the server cannot be asked.
+    fn protocols(&self) -> Result<Protocols, LockError>;
 
     /// Lets the locks that this client holds now stay held while process `pid` lives. `false` if there is no such process,
     /// or the client was evicted; an error if the system does not say which process that is.

@@ -5,7 +5,8 @@
 use super::{
     Backend, Bound, BoxFuture, GivenUp, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing,
 };
-use crate::error::{ChangeError, HandleError, ValueError};
+use crate::client::Protocols;
+use crate::error::{ChangeError, HandleError, LockError, ValueError};
 use crate::lock::Value;
 use crate::lock::contention::Contention;
 use crate::name::LockName;
@@ -102,6 +103,10 @@ impl Space for RecordedBackend {
         let mut names = self.notes.names.lock().unwrap_or_else(PoisonError::into_inner);
         names.insert((kind, bound.lock), (name.clone(), bound.token_base));
         Ok(bound)
+    }
+
+    fn protocols(&self) -> Result<Protocols, LockError> {
+        self.inner.protocols()
     }
 
     fn is_bound(&self, bound: &Bound) -> bool {

@@ -10,6 +10,7 @@ use super::member::Member;
 use super::members::{self, Members, NAMES, token};
 use super::ranges::gate;
 use super::{Bound, BoxFuture, GivenUp, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
+use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, LostReason, OpenError};
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
@@ -227,6 +228,10 @@ impl Space for ShmBackend {
         let lock = lock.map_err(handle_error)?;
         let id = if kind == Kind::Semaphores { semaphore(lock.id) } else { lock.id };
         Ok(Bound { lock: id, token_base: lock.token_base, by: member.number })
+    }
+
+    fn protocols(&self) -> Result<Protocols, LockError> {
+        Ok(Protocols::new("holders", "holders"))
     }
 
     #[inline]

@@ -2,11 +2,13 @@
 //!
 //! There are mutexes and reader-writer locks, and no ranges.
 
+use super::layout::Ranges;
 use super::local::LocalMember;
 use crate::backend::{
     Bound, BoxFuture, GivenUp, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity,
     Standing,
 };
+use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, LostReason};
 use crate::name::LockName;
 use lockwright_fabric::backend::shm::{ShmSpace, SpaceError};
@@ -134,6 +136,10 @@ impl Space for LocalBackend {
         }
         let lock = bind(&self.member, name).map_err(handle_error)?;
         Ok(Bound { lock: lock.id, token_base: lock.token_base, by: 0 })
+    }
+
+    fn protocols(&self) -> Result<Protocols, LockError> {
+        Ok(Ranges::None { budget: self.member.budget() }.protocols())
     }
 
     /// Nobody is evicted.

@@ -16,6 +16,7 @@
 //! it writes itself. Heartbeats, leases and liveness words are not used: the server knows who is in.
 
 use super::asymmetric;
+use crate::client::Protocols;
 use lockwright_fabric::{Addr, NodeId, PeerId, RegionId, Word64};
 use lockwright_locks::citron::member::{Forest, TreeParams};
 use lockwright_locks::holders::TableLayout;
@@ -71,6 +72,21 @@ pub enum Ranges {
 }
 
 impl Ranges {
+    /// What such a space runs.
+    pub(crate) fn protocols(&self) -> Protocols {
+        match *self {
+            Self::Exact => Protocols::new("holders", "holders"),
+            Self::Tree(TreeParams { locks, units, unit, .. }) => {
+                let parameters = vec![("names", locks), ("units", units), ("unit", unit)];
+                Protocols { parameters, ..Protocols::new("holders", "citron-member") }
+            }
+            Self::None { budget } => {
+                let parameters = vec![("budget", budget.into())];
+                Protocols { parameters, ..Protocols::new("qplock-member", "-") }
+            }
+        }
+    }
+
     /// The words that say so.
     pub fn settings(&self) -> [(Word64, u64); SETTINGS] {
         let values = match *self {

@@ -309,6 +309,11 @@ impl LocalMember {
         self.client.space()
     }
 
+    /// Grants that a side may have in a row while the other waits.
+    pub(super) fn budget(&self) -> u16 {
+        budget(&self.space).unwrap_or_default()
+    }
+
     /// Who this is.
     pub fn peer(&self) -> PeerId {
         self.holders().peer()

@@ -44,6 +44,7 @@ use self::table::{Begun, Stage};
 use crate::backend::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
 };
+use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, LostReason, ValueError};
 use crate::lock::Value;
 use crate::lock::contention::Contention;
@@ -116,6 +117,12 @@ impl Space for RemoteBackend {
         let (handle, ask) = line.table.name(kind, name);
         line.say(&ask);
         Ok(Bound { lock: handle, ..Bound::default() })
+    }
+
+    fn protocols(&self) -> Result<Protocols, LockError> {
+        // What is exported is shared memory, whichever side takes its locks.
+        let protocol = if self.remote.space().starts_with(b"shm:") { "holders" } else { "combiner" };
+        Ok(Protocols::new(protocol, protocol))
     }
 
     fn is_bound(&self, _: &Bound) -> bool {

@@ -20,7 +20,8 @@ use self::follow::Follower;
 use super::link::{Remote, RemoteOptions};
 use super::{RemoteBackend, ShardOf};
 use crate::backend::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
-use crate::error::{ChangeError, HandleError, OpenError};
+use crate::client::Protocols;
+use crate::error::{ChangeError, HandleError, LockError, OpenError};
 use crate::lock::contention::Contention;
 use crate::name::LockName;
 use lockwright_fabric::observe::Claim;
@@ -100,6 +101,10 @@ impl Space for ClusterBackend {
         let bound = link.bind(name, kind)?;
         debug_assert!(bound.lock < 1 << HANDLE_BITS);
         Ok(Bound { lock: bound.lock | u64::from(shard) << HANDLE_BITS, ..bound })
+    }
+
+    fn protocols(&self) -> Result<Protocols, LockError> {
+        Ok(Protocols::new("combiner", "combiner"))
     }
 
     fn is_bound(&self, _: &Bound) -> bool {

@@ -26,6 +26,7 @@ use self::member::Member;
 use crate::backend::{
     Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
 };
+use crate::client::Protocols;
 use crate::error::{HandleError, LockError};
 use crate::name::LockName;
 use lockwright_fabric::FabricError;
@@ -77,6 +78,10 @@ impl Space for FissBackend {
             Kind::Ranges => Err(HandleError::Unsupported("range locks: a decider has 19 bits per lock")),
             Kind::Semaphores => Err(HandleError::Unsupported("semaphores: a decider has 19 bits per lock")),
         }
+    }
+
+    fn protocols(&self) -> Result<Protocols, LockError> {
+        Ok(Protocols::new("fisslock", "-"))
     }
 
     fn is_bound(&self, _: &Bound) -> bool {

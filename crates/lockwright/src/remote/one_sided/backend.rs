@@ -10,6 +10,7 @@ use super::member::OneSidedMember;
 use crate::backend::{
     Bound, BoxFuture, GivenUp, Granted, Kind, Locker, ProtocolGrant, Refused, Space, SpaceIdentity, Standing,
 };
+use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, LostReason};
 use crate::name::LockName;
 use lockwright_fabric::observe::Claim;
@@ -161,6 +162,11 @@ impl Space for OneSidedBackend {
             self.plain.unbind(name, Bound { lock: handle, ..plain }, kind);
         }
         Ok(Bound { lock, token_base, by })
+    }
+
+    fn protocols(&self) -> Result<Protocols, LockError> {
+        let asked = OneSidedMember::ranges(self.member()?);
+        Ok(driver::outcome(&self.remote, self.attended(Box::pin(asked)))?.protocols())
     }
 
     fn is_bound(&self, bound: &Bound) -> bool {

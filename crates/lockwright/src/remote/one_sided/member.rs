@@ -43,28 +43,42 @@ enum Protocols {
     Asymmetric(RemoteLocks<OneSidedEndpoint>),
 }
 
+const OTHER_RELEASE: &str =
+    "the server's space runs what this client does not know: it is of another release";
+
 impl OneSidedMember {
     pub(super) fn new(number: u32, ep: OneSidedEndpoint) -> Self {
         Self { number, client: holders::client(ep), rooms: Rooms::default(), protocols: OnceLock::new() }
     }
 
-    /// What the space runs. Asked once, by one round trip.
+    /// What its memory says of the space, by one round trip.
+    async fn settings(&self) -> Result<Option<Ranges>, FabricError> {
+        let words: [RawVerb; SETTINGS] = std::array::from_fn(|index| setting(index).read().raw());
+        let olds = self.client.lock().endpoint().go(&words[..]).await?;
+        Ok(Ranges::from_settings(std::array::from_fn(|index| olds[index] as u64)))
+    }
+
+    /// How the space keeps its ranges, and so which protocols it runs.
+    pub(super) async fn ranges(self: Arc<Self>) -> Result<Ranges, LockError> {
+        let settings = self.settings().await.map_err(LockError::from_fabric)?;
+        settings.ok_or_else(|| LockError::Disconnected(OTHER_RELEASE.to_owned()))
+    }
+
+    /// What the space runs. Asked once.
     async fn protocols(&self, claim: Claim) -> Result<&Protocols, Refused> {
         if let Some(known) = self.protocols.get() {
             return Ok(known);
         }
         let ep = self.client.lock().endpoint();
-        let words: [RawVerb; SETTINGS] = std::array::from_fn(|index| setting(index).read().raw());
-        let olds = ep.go(&words[..]).await.map_err(|error| Refused::new(Denied::Fabric(error), claim))?;
-        let found = match Ranges::from_settings(std::array::from_fn(|index| olds[index] as u64)) {
+        let settings = self.settings().await.map_err(|error| Refused::new(Denied::Fabric(error), claim))?;
+        let found = match settings {
             Some(Ranges::Exact) => Protocols::Exact,
             Some(Ranges::None { budget }) => Protocols::Asymmetric(asymmetric::client(ep.clone(), budget)),
             Some(ranges @ Ranges::Tree(_)) => {
                 Protocols::Trees(Tree::new(self, ranges.forest().expect("there are trees")))
             }
             None => {
-                let why = "the server's space runs what this client does not know: it is of another release";
-                return Err(Refused::Error(LockError::Disconnected(why.to_owned())));
+                return Err(Refused::Error(LockError::Disconnected(OTHER_RELEASE.to_owned())));
             }
         };
         Ok(self.protocols.get_or_init(|| found))
