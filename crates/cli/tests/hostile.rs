@@ -6,15 +6,19 @@ mod loopback;
 mod scratch;
 mod started;
 
+use lockwright::Client;
+use lockwright::inspect::{Entry, Inspector};
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use scratch::Scratch;
 use started::Started;
 use std::fs;
+use std::io::{BufRead, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 fn user() -> u32 {
     nix::unistd::geteuid().as_raw()
@@ -215,6 +219,54 @@ fn a_server_whose_state_is_no_file_says_so_in_one_line() {
         assert!(one_line(&output).contains("is not a regular file"), "{output:?}");
     }
     assert!(!Path::new("/dev/full.lock").exists(), "nothing is left beside a device");
+}
+
+#[test]
+fn a_server_restarted_on_a_full_disk_lets_its_holder_keep_its_lock_and_give_it_back() {
+    if !may_unshare(&["-m"]) {
+        return;
+    }
+    let scratch = Scratch::new("full-state");
+    let (folder, listen) = (scratch.folder.to_str().unwrap(), format!("127.0.0.1:{}", free_port()));
+    // The file system is seen by these processes only; killed with `kill`, the server says nothing to its disk.
+    let script = r#"mount -t tmpfs -o size=1m none "$0" || exit 99
+        serve() { "$2" serve --listen "$1" --state "$0/state" --heartbeat 0.1 & }
+        serve "$@"; first=$!
+        read -r go
+        kill -9 $first; wait $first
+        cat /dev/zero > "$0/rest" 2> /dev/null
+        [ "$(stat -f -c %a "$0")" = 0 ] || exit 98
+        serve "$@"; second=$!
+        read -r go
+        kill $second; wait $second"#;
+    let mut servers = Command::new("timeout");
+    servers.args(["--foreground", "-s", "KILL", "60", "unshare", "-m", "sh", "-c", script, folder, &listen]);
+    servers.arg(env!("CARGO_BIN_EXE_lockwright"));
+    servers.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut served = Started::new(servers);
+    assert!(served.line.starts_with("listening"), "{}", served.line);
+    let space = format!("tcp://{listen}/stock");
+    let client = Client::open(&space).wait().unwrap();
+    let guard = client.mutex("a").unwrap().lock().wait().unwrap();
+    let mut commands = served.child.stdin.take().unwrap();
+    commands.write_all(b"go\n").unwrap();
+    let mut line = String::new();
+    served.stdout.read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening"), "the second server: {line}");
+    let until = Instant::now() + Duration::from_secs(30);
+    let holds = |entry: &Entry| entry.token == Some(guard.token());
+    while !Inspector::open(&space)
+        .is_ok_and(|server| server.entries().is_ok_and(|seen| seen.iter().any(holds)))
+    {
+        assert!(Instant::now() < until, "the second server has not heard the claim");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    guard.unlock().wait().unwrap();
+    drop(client.mutex("a").unwrap().lock().wait().unwrap());
+    drop(client);
+    commands.write_all(b"go\n").unwrap();
+    let (code, _, log) = served.end();
+    assert_eq!(code, Some(0), "{log}");
 }
 
 #[test]

@@ -54,6 +54,21 @@ fn a_run_that_inherits_sigchld_ignored_ends_with_its_command_and_gives_the_lock_
 }
 
 #[test]
+fn a_run_that_inherits_sigchld_ignored_ends_with_its_command_through_a_server_too() {
+    let scratch = Scratch::new("sigchld-tcp");
+    let served = scratch.start(&["serve", "--json", "--listen", "127.0.0.1:0", "--state", "none"]);
+    let said: serde_json::Value = serde_json::from_str(&served.line).unwrap();
+    let run = |args: &[&str]| {
+        let mut run = scratch.lockwright(&[&["run"], args].concat());
+        run.env("LOCKWRIGHT_SPACE", format!("tcp://{}/stock", said["listening"].as_str().unwrap()));
+        run
+    };
+    let ignoring = inheriting("--ignore-signal=CHLD", &run(&["a", "--", "sh", "-c", "exit 7"])).status();
+    assert_eq!(ignoring.unwrap().code(), Some(7));
+    assert!(run(&["-n", "a", "--", "true"]).status().unwrap().success(), "the lock is free");
+}
+
+#[test]
 fn the_command_inherits_ignored_and_blocked_signals_as_its_run_did() {
     let scratch = Scratch::new("inherits");
     let read = ["run", "a", "--", "cat", "/proc/self/status"];

@@ -6,12 +6,16 @@ mod started;
 
 use lockwright::fenced::FencedFile;
 use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use scratch::Scratch;
-use started::limited;
+use started::{Started, limited};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Stdio;
-use std::time::Instant;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn is_running(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -280,4 +284,70 @@ fn doctor_and_spaces_answer_in_json() {
     let output = spaces.env("LOCKWRIGHT_DIR", &scratch.folder).output().unwrap();
     let space: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&space["space"], &space["keyed"]), (&"shm:mine".into(), &"holders".into()));
+}
+
+/// A command that gains rights is not killed with its run: the kernel lets go of the tie when it is executed.
+#[test]
+fn a_set_user_id_command_outlives_its_killed_run_and_keeps_the_lock_on_shared_memory_only() {
+    if !nix::unistd::geteuid().is_root() {
+        println!("skipped: only root can make a set-user-id command and start it as another user");
+        return;
+    }
+    // Not where temporary files are: a file system may be mounted without set-user-id.
+    let folder = PathBuf::from(format!("/var/tmp/lockwright-suid-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+    let copy = |from: &str, name: &str, mode: u32| {
+        let to = folder.join(name);
+        fs::copy(from, &to).unwrap();
+        fs::set_permissions(&to, fs::Permissions::from_mode(mode)).unwrap();
+        to
+    };
+    let program = copy(env!("CARGO_BIN_EXE_lockwright"), "lockwright", 0o755);
+    let (id, sleep) = (copy("/usr/bin/id", "id", 0o4755), copy("/bin/sleep", "sleep", 0o4755));
+    let user = |program: &Path, args: &[&str], space: &str| {
+        let mut command = Command::new(program);
+        command
+            .args(args)
+            .uid(12_345)
+            .gid(12_345)
+            .current_dir("/")
+            .env_clear()
+            .env("LOCKWRIGHT_SPACE", space);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    if user(&id, &["-u"], "").output().unwrap().stdout != b"0\n" {
+        println!("skipped: no set-user-id programs on the file system of /var/tmp");
+        fs::remove_dir_all(folder).unwrap();
+        return;
+    }
+    let served =
+        Started::new(user(&program, &["serve", "--json", "--listen", "127.0.0.1:0", "--state", "none"], ""));
+    let said: serde_json::Value = serde_json::from_str(&served.line).unwrap();
+    let near = format!("shm:{}/space", folder.display());
+    let far = format!("tcp://{}/stock", said["listening"].as_str().unwrap());
+    for (space, keeps) in [(near, true), (far, false)] {
+        let script = format!("echo $$; exec {} 600", sleep.display());
+        let run = Started::new(user(&program, &["run", "a", "--", "sh", "-c", &script], &space));
+        let command = Pid::from_raw(run.line.parse().unwrap());
+        let status = format!("/proc/{command}/status");
+        let is_root = || fs::read_to_string(&status).unwrap_or_default().contains("Uid:\t12345\t0\t");
+        let until = Instant::now() + Duration::from_secs(20);
+        while !is_root() {
+            assert!(Instant::now() < until, "the command has no rights of its own");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        run.send(Signal::SIGKILL);
+        drop(run);
+        // Longer than a server takes to see that the run has ended.
+        let wait = ["run", "-w", if keeps { "3" } else { "20" }, "a", "--", "true"];
+        let next = user(&program, &wait, &space).output().unwrap();
+        assert!(is_root(), "the command goes on");
+        assert_eq!(next.status.code(), Some(i32::from(keeps)), "{space}: {next:?}");
+        nix::sys::signal::kill(command, Signal::SIGKILL).unwrap();
+        assert!(user(&program, &["run", "-w", "20", "a", "--", "true"], &space).status().unwrap().success());
+    }
+    drop(served);
+    fs::remove_dir_all(folder).unwrap();
 }

@@ -150,6 +150,16 @@ fn without_a_secret_only_the_servers_user_and_root_break_its_locks() {
                 guard.unlock().wait().unwrap();
             }
         }
+        // The label is what a client calls itself; the user is what the kernel says.
+        served.send(Signal::SIGTERM);
+        let log = served.end().2;
+        for (message, users) in [("may not break", may_not), ("a lock is broken", may)] {
+            let lines: Vec<_> = log.lines().filter(|line| line.contains(message)).collect();
+            assert_eq!(lines.len(), users.len(), "{log}");
+            for (line, uid) in lines.iter().zip(users) {
+                assert!(line.contains(&format!("user={uid} from=\"127.0.0.1:")), "{line}");
+            }
+        }
     }
     fs::remove_dir_all(folder).unwrap();
 }

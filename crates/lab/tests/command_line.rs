@@ -150,10 +150,13 @@ fn the_examples_of_check_name_what_there_is() {
 #[test]
 fn a_crash_without_recovery_says_what_was_not_checked() {
     let check = |protocol| lockwright(&["check", protocol, "--case", "tries", "--crash"]);
-    let mcs = check("mcs");
-    assert_eq!(code(&mcs), 0, "{}{}", stdout(&mcs), stderr(&mcs));
-    let last = last_line(&mcs);
-    assert!(last.ends_with("violations=0, deadlock and livelock NOT checked: it has no recovery"), "{last}");
+    for unrecoverable in ["mcs", "ticket"] {
+        let output = check(unrecoverable);
+        assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
+        let last = last_line(&output);
+        let unchecked = "violations=0, deadlock and livelock NOT checked: it has no recovery";
+        assert!(last.ends_with(unchecked), "{last}");
+    }
     let shiftlock = check("shiftlock");
     assert!(last_line(&shiftlock).ends_with("violations=0"), "it recovers: {}", last_line(&shiftlock));
 }

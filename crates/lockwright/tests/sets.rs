@@ -87,3 +87,14 @@ fn ranges_of_one_lock_may_touch_and_not_overlap() {
     let set = LockSet::new().write_range(&lock, 4..8).read_range(&lock, 0..5).acquire();
     assert!(matches!(set.wait(), Err(LockError::Duplicate { overlap: true, .. })));
 }
+
+#[test]
+fn ranges_that_overlap_are_noticed_with_locks_of_another_space_between_them() {
+    let clients = [Client::open("mem:").wait().unwrap(), Client::open("mem:").wait().unwrap()];
+    for (one, two) in [(&clients[0], &clients[1]), (&clients[1], &clients[0])] {
+        let (lock, between) = (one.range_lock("a").unwrap(), two.range_lock("a").unwrap());
+        let set = LockSet::new().write_range(&lock, 0..4).write_range(&between, 1..2).read_range(&lock, 3..8);
+        assert!(matches!(set.acquire().wait(), Err(LockError::Duplicate { overlap: true, .. })));
+        assert!(lock.try_write(0..8).wait().is_ok(), "nothing was taken");
+    }
+}

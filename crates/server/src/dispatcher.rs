@@ -238,11 +238,12 @@ impl Dispatcher {
     /// Decided before the request is queued: nobody waits while the kernel lists its sockets.
     fn judge(&self, client: u32, seq: u64, request: Request) -> Event {
         let Request::Break { id, .. } = request else { return Event::Request { seq, request } };
-        if self.0.admission == Admission::Secret {
-            return Event::Request { seq, request };
-        }
         let connection = self.lock_table().session(client).and_then(|session| session.connection);
-        if connection.is_some_and(|connection| socket_owner::is_trusted(&connection)) {
+        let user = connection.and_then(|connection| socket_owner::user(&connection));
+        if let Some(session) = self.lock_table().session(client) {
+            session.uid = user.map(|user| user.uid);
+        }
+        if self.0.admission == Admission::Secret || user.is_some_and(|user| user.is_trusted) {
             return Event::Request { seq, request };
         }
         Event::Forbidden { seq, id, why: NOT_YOURS_TO_BREAK }

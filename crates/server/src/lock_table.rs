@@ -183,8 +183,8 @@ impl LockTable {
             }
             Event::Forbidden { seq, id, why } => {
                 if self.takes(peer, seq) {
-                    let by = self.session(peer).map(|session| session.label.clone()).unwrap_or_default();
-                    tracing::warn!(by, "a client may not break locks");
+                    let (by, user, from) = self.origin(peer);
+                    tracing::warn!(by, user, from, "a client may not break locks");
                     self.refuse(peer, id, why);
                 }
             }
@@ -256,9 +256,11 @@ impl LockTable {
             Request::Heat { id } => self.answer_in_pages(peer, id, Self::list_heat),
             Request::Break { id, token, name } => match self.break_grant(peer, &name, token) {
                 Ok(held) => {
-                    let by = self.session(peer).map(|session| session.label.clone()).unwrap_or_default();
                     self.totals.broken += u64::from(held);
-                    tracing::warn!(%name, token, by, held, "a lock is broken");
+                    if held {
+                        let (by, user, from) = self.origin(peer);
+                        tracing::warn!(%name, token, by, user, from, "a lock is broken");
+                    }
                     self.say(peer, &Response::Unlocked { id, held });
                 }
                 Err(why) => self.refuse(peer, id, why),
@@ -330,6 +332,13 @@ impl LockTable {
 
     pub(crate) fn session(&mut self, peer: u32) -> Option<&mut Session> {
         self.sessions.get_mut(peer as usize)?.as_mut()
+    }
+
+    /// Who asks, for the log: what the client calls itself, its process's user as the kernel knows it, and its address.
+    fn origin(&mut self, peer: u32) -> (String, Option<u32>, Option<String>) {
+        let Some(session) = self.session(peer) else { return Default::default() };
+        let from = session.connection.map(|connection| connection.client.to_string());
+        (session.label.clone(), session.uid, from)
     }
 
     /// Says something that the combiner has not decided, behind all that it has.

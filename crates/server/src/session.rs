@@ -151,6 +151,8 @@ pub(super) struct Session {
     pub(super) inbox: Option<Inbox>,
     /// The connection that its requests come by, if that is over tcp.
     pub(super) connection: Option<ConnectionInfo>,
+    /// The user of its process, if it is on loopback and once it has asked to break a lock.
+    pub(super) uid: Option<u32>,
     /// What it calls itself.
     pub(super) label: String,
     pub(super) key: u128,

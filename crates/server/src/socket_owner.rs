@@ -21,16 +21,29 @@ struct Socket {
     inode: u64,
 }
 
-/// Whether the client is a process of the server's user or of root, on loopback. `false` if that cannot be found out.
-pub(crate) fn is_trusted(connection: &ConnectionInfo) -> bool {
+/// The user of a client on loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClientUser {
+    pub(crate) uid: u32,
+    /// Whether it is the server's own user, or root.
+    pub(crate) is_trusted: bool,
+}
+
+/// Whose process the client is, if it is on loopback and that can be found out.
+pub(crate) fn user(connection: &ConnectionInfo) -> Option<ClientUser> {
     let ConnectionInfo { client, server, inode } = *connection;
     if !client.ip().to_canonical().is_loopback() {
-        return false;
+        return None;
     }
-    let Some(theirs) = find(&sockets(), client, server) else { return false };
+    let theirs = find(&sockets(), client, server)?;
     // Listed afterwards, the server's own end shows that the client's was not another connection's with the same port.
-    let Some(own) = find(&sockets(), server, client).filter(|own| own.inode == inode) else { return false };
-    is_of_user_or_root(theirs.uid, own.uid)
+    let own = find(&sockets(), server, client).filter(|own| own.inode == inode)?;
+    Some(ClientUser { uid: theirs.uid, is_trusted: is_of_user_or_root(theirs.uid, own.uid) })
+}
+
+/// Whether the client is a process of the server's user or of root, on loopback. `false` if that cannot be found out.
+pub(crate) fn is_trusted(connection: &ConnectionInfo) -> bool {
+    user(connection).is_some_and(|user| user.is_trusted)
 }
 
 const fn is_of_user_or_root(uid: u32, own: u32) -> bool {

@@ -102,3 +102,10 @@ fn a_forked_child_neither_releases_nor_takes_locks_of_its_parent_through_a_serve
     let server = Server::start(ServerOptions::default().listen("127.0.0.1:0".parse().unwrap())).unwrap();
     a_child_is_inert(&format!("tcp://{}/forked", server.address()), Some(server));
 }
+
+#[test]
+fn a_forked_child_neither_releases_nor_takes_locks_of_its_parent_in_a_one_sided_space() {
+    let options = ServerOptions::default().listen("127.0.0.1:0".parse().unwrap()).lend("forked");
+    let server = Server::start(options).unwrap();
+    a_child_is_inert(&format!("tcp://{}/lent:forked", server.address()), Some(server));
+}
