@@ -213,7 +213,7 @@ impl ClientOptions {
     ///
     /// ```
     /// let options = lockwright::Client::options().rdma_device("rxe0:1".parse()?);
-    /// # Ok::<(), lockwright_fabric::backend::rdma::DeviceError>(())
+    /// # Ok::<(), lockwright::DeviceError>(())
     /// ```
     #[cfg(feature = "rdma")]
     pub fn rdma_device(mut self, device: lockwright_fabric::backend::rdma::DeviceChoice) -> Self {

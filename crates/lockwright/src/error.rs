@@ -18,8 +18,8 @@ use std::ops::Range;
 pub enum OpenError {
     /// No kind of space is written like that.
     #[error(
-        "{0:?} names no space: say `shm:`, `shm:NAME`, `shm:/PATH`, `tcp://HOST:PORT/NAME`, `rdma://HOST:PORT/NAME`, \
-         `cluster://HOST:PORT,HOST:PORT/CLUSTER/NAME` or `mem:`"
+        "{0:?} names no space: say `shm:`, `shm:NAME`, `shm:/PATH`, `shm:lent:NAME`, `tcp://HOST:PORT/NAME`, \
+         `rdma://HOST:PORT/NAME`, `cluster://HOST:PORT,HOST:PORT/CLUSTER/NAME`, `fiss://HOST:PORT/NAME` or `mem:`"
     )]
     Address(String),
     /// This build cannot do it.

@@ -25,6 +25,11 @@ pub struct Fence {
 }
 
 /// A write came with the token of a grant that is over.
+///
+/// ```
+/// let stale = lockwright::fenced::Fence::at(34).admit(33).unwrap_err();
+/// assert_eq!(stale.to_string(), "token 33 is old: 34 has been here");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("token {token} is old: {newest} has been here")]
 pub struct StaleToken {
@@ -72,6 +77,12 @@ impl Fence {
 }
 
 /// Why a fenced write did not happen.
+///
+/// ```
+/// use lockwright::fenced::{FencedError, StaleToken};
+/// let stop = |error: &FencedError| matches!(error, FencedError::Stale(_)); // the lock has gone to others
+/// assert!(stop(&StaleToken { token: 1, newest: 2 }.into()));
+/// ```
 #[derive(Debug, thiserror::Error)]
 pub enum FencedError {
     /// It came too late.

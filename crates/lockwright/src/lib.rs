@@ -66,7 +66,8 @@
 //!
 //! # Errors
 //! One enum per operation ([`OpenError`], [`HandleError`], [`LockError`], [`TryLockError`], [`UnlockError`],
-//! [`ChangeError`]), with one word for one thing in all of them:
+//! [`ChangeError`], [`ValueError`], [`ContentionError`], [`CampaignError`], [`ObserveError`]), with one word for one thing in
+//! all of them:
 //!
 //! | word | means | what to do |
 //! |---|---|---|
@@ -79,6 +80,8 @@
 //! | `Unsupported` | this space, or this build, cannot do it | another address, or another call |
 //! | `TooManyClients`, `TooManyLocks` | there is no more room | end clients; drop handles or guards |
 //! | `BadRange`, `Duplicate` | what was asked for makes no sense | ask for something else |
+//! | `TokensExhausted` | the lock has given out all its tokens | another name |
+//! | `OtherProcess` | the client belongs to the process that forked this one | open a client of your own |
 //!
 //! # Further
 //! [`inspect`] shows who holds what and breaks locks; the crate `lockwright-server` serves them to other hosts; [`fenced`] refuses writes from
@@ -125,6 +128,8 @@ pub use lock::{
     ReadGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, Semaphore, SemaphorePermit, SetGuard, TryAcquire,
     UncertainSignal, Unlock, Upgrade, UpgradeInPlace, Value, ValueCall, WriteGuard,
 };
+#[cfg(feature = "rdma")]
+pub use lockwright_fabric::backend::rdma::{DeviceChoice, DeviceError};
 pub use name::{LockName, MAX_NAME_BYTES, NameError};
 
 /// The README's code, compiled and run like any other example.

@@ -4,6 +4,13 @@ use super::Client;
 use crate::error::LockError;
 
 /// Which protocols a space runs.
+///
+/// ```
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let protocols = lockwright::Client::open("mem:").await?.protocols()?;
+/// println!("names: {}, ranges: {}", protocols.keyed, protocols.ranges);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Protocols {

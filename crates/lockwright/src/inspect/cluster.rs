@@ -27,6 +27,14 @@ pub struct ClusterInfo {
 }
 
 /// A shard that is served.
+///
+/// ```no_run
+/// # let info = lockwright::inspect::ClusterInfo::of("tcp://10.0.0.7", &lockwright::Client::options())?;
+/// for shard in info.served.iter().filter(|shard| shard.recovering) {
+///     println!("shard {} waits at {} for who held its locks", shard.number, shard.at);
+/// }
+/// # Ok::<(), lockwright::OpenError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServedShard {

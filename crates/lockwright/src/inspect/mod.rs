@@ -60,6 +60,15 @@ enum Looks {
 }
 
 /// One line of a listing: a client that holds a lock or waits for it.
+///
+/// ```no_run
+/// use lockwright::inspect::{EntryState, Inspector};
+/// for entry in Inspector::open("tcp://db7/stock")?.entries()? {
+///     let what = if entry.state == EntryState::Waiting { "waits for" } else { "has" };
+///     println!("process {} {what} {}", entry.pid, entry.name);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
@@ -126,6 +135,14 @@ impl Entry {
 }
 
 /// What a client holds of a semaphore, or wants of it.
+///
+/// ```no_run
+/// # let entries = lockwright::inspect::Inspector::open("tcp://db7/stock")?.entries()?;
+/// for permits in entries.iter().filter_map(|entry| entry.permits) {
+///     println!("{} of {} permits", permits.held, permits.limit);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permits {
     /// So many permits,
@@ -143,6 +160,11 @@ impl Permits {
 }
 
 /// What a client does with a lock.
+///
+/// ```
+/// use lockwright::inspect::EntryState;
+/// assert!(EntryState::Held < EntryState::Waiting, "listings name holders first");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum EntryState {
@@ -155,6 +177,13 @@ pub enum EntryState {
 }
 
 /// What a lock has seen.
+///
+/// ```no_run
+/// let mut heat = lockwright::inspect::Inspector::open("shm:")?.heat()?;
+/// heat.sort_by_key(|lock| std::cmp::Reverse(lock.waited));
+/// println!("waited for longest: {}", heat[0].name);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Heat {
@@ -177,6 +206,12 @@ pub struct Heat {
 }
 
 /// What a space is.
+///
+/// ```no_run
+/// let info = lockwright::inspect::Inspector::open("shm:")?.info()?;
+/// println!("{} of {} clients", info.clients, info.max_clients);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SpaceInfo {
@@ -203,6 +238,12 @@ pub struct SpaceInfo {
 }
 
 /// Why a look into a space failed.
+///
+/// ```
+/// use lockwright::inspect::InspectError;
+/// let error = InspectError::Space("its file is of another version".into());
+/// assert!(error.to_string().starts_with("the space cannot be used"));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
@@ -215,6 +256,15 @@ pub enum InspectError {
 }
 
 /// Why a lock was not broken.
+///
+/// ```no_run
+/// use lockwright::inspect::{BreakError, Inspector};
+/// match Inspector::open("tcp://db7/stock")?.break_grant("orders/42", 7) {
+///     Err(BreakError::NotHeld { .. }) => println!("it was given back in the meantime"),
+///     broken => broken?,
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BreakError {
