@@ -13,7 +13,7 @@
 
 use super::kernel::Elsewhere;
 use super::memory::{Memory, Past};
-use super::names::Names;
+use super::names::{Names, Unbound};
 use super::report::{Phase as ReportedPhase, Report};
 use lockwright::internal::fiss::{Answer, MACHINES, Request, Taken, Welcome, params, pieces};
 use lockwright_fabric::backend::tcp::Inbox;
@@ -86,7 +86,7 @@ struct Session {
     inbox: Option<Inbox>,
     taken: Taken,
     mid: Option<u8>,
-    /// Names asked for while claims are still coming in.
+    /// Names asked for while claims are still coming in, or while no lock is free.
     asked: Vec<(u64, Vec<u8>)>,
 }
 
@@ -366,7 +366,16 @@ impl Core {
         self.coordinator.take_over(back, epoch, &mut out);
         self.counts.recoveries += u64::from(self.coordinator.members() > 0);
         self.carry_out(out);
-        let asked = self.sessions.iter_mut().filter_map(|(number, session)| {
+        self.look_for_locks();
+    }
+
+    /// Names that had to wait get their locks, if there are any.
+    pub(super) fn look_for_locks(&mut self) {
+        if self.is_waiting() {
+            return;
+        }
+        let asked = self.sessions.iter_mut().filter(|(_, session)| !session.asked.is_empty());
+        let asked = asked.filter_map(|(number, session)| {
             Some((*number, session.mid?, std::mem::take(&mut session.asked)))
         });
         for (session, mid, asked) in asked.collect::<Vec<_>>() {
@@ -375,15 +384,21 @@ impl Core {
     }
 
     fn name(&mut self, session: u32, mid: u8, id: u64, name: Vec<u8>) {
-        if self.is_waiting() {
-            if let Some(session) = self.sessions.get_mut(&session) {
-                session.asked.push((id, name));
+        let (decider, elsewhere) = (&self.decider, &self.elsewhere);
+        let is_free = |lid| match elsewhere {
+            Some(elsewhere) => elsewhere.is_free(lid),
+            None => decider.registers().0.registers(lid as usize).free,
+        };
+        let bound = if self.is_waiting() { Err(Unbound::Busy) } else { self.names.bind(&name, mid, is_free) };
+        let answer = match bound {
+            Ok(lid) => Answer::Named { id, lid },
+            Err(Unbound::Busy) => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.asked.push((id, name));
+                }
+                return;
             }
-            return;
-        }
-        let answer = match self.names.bind(name, mid) {
-            Some(lid) => Answer::Named { id, lid },
-            None => {
+            Err(Unbound::Full) => {
                 let why = format!("all {} locks of the decider are in use", self.limits.locks);
                 Answer::Refused { id, why }
             }

@@ -18,6 +18,8 @@ pub(super) trait Elsewhere: Debug + Send {
     fn raise_stamp(&mut self, stamp: u64);
     /// How many grants were stamped.
     fn stamp(&self) -> u64;
+    /// Whether nobody holds this lock. `false` also if that cannot be read.
+    fn is_free(&self, lid: u64) -> bool;
     /// Machine `mid` has this key, and no address yet; `None`: it is gone.
     fn peer(&mut self, mid: u8, key: Option<Key>);
     /// What it counted. Recoveries, and packets that did not come to it, are not its own.
@@ -46,6 +48,10 @@ mod tests {
 
         fn stamp(&self) -> u64 {
             0
+        }
+
+        fn is_free(&self, _: u64) -> bool {
+            true
         }
 
         fn peer(&mut self, _: u8, _: Option<Key>) {}

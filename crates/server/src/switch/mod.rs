@@ -354,6 +354,7 @@ async fn control(
                 let mut core = lock(&core);
                 core.answer_late_surveys();
                 core.look_elsewhere();
+                core.look_for_locks();
                 if open_at.is_some_and(|at| Instant::now() >= at) {
                     core.open();
                 }

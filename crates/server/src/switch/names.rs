@@ -1,9 +1,22 @@
 //! Which lock of the decider a name stands for: exactly one, by a table, never by a hash alone.
 //!
-//! A name has its lock as long as some machine uses it. Then the lock may stand for another name: whatever is still under
-//! way about it is only one more contender for a lock, and fencing tokens count for all locks together.
+//! A name has its lock as long as some machine uses it. Then the lock may stand for another name, once the decider has it as
+//! free: no machine has its agent then, which could grant it to the new name under tokens of the old one's time. A request of
+//! the old name that is still under way is only one more contender for the lock.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Free numbers that are looked at for a new name. They are given out again in the order in which they became free.
+const LOOKS: usize = 64;
+
+/// Why a name gets no lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unbound {
+    /// Every lock has a name that is in use.
+    Full,
+    /// Locks without a name are still held under the one that they had.
+    Busy,
+}
 
 #[derive(Debug)]
 pub(super) struct Names {
@@ -11,38 +24,63 @@ pub(super) struct Names {
     /// The lock, and the machines that use it.
     by_name: HashMap<Vec<u8>, (u64, BTreeSet<u8>)>,
     by_lock: HashMap<u64, Vec<u8>>,
-    /// Below `used`, and free again.
-    free: BTreeSet<u64>,
+    /// Numbers below `used` that have no name any more, by when they lost it; and when each did.
+    nameless: BTreeMap<u64, u64>,
+    since: HashMap<u64, u64>,
+    turn: u64,
     used: u64,
 }
 
 impl Names {
     pub(super) fn new(locks: u64) -> Self {
         let (by_name, by_lock) = (HashMap::new(), HashMap::new());
-        Self { locks, by_name, by_lock, free: BTreeSet::new(), used: 0 }
+        Self { locks, by_name, by_lock, nameless: BTreeMap::new(), since: HashMap::new(), turn: 0, used: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.by_name.len()
     }
 
-    /// The lock called `name`, which machine `mid` uses from now on. `None` if there are no more locks.
-    pub(super) fn bind(&mut self, name: Vec<u8>, mid: u8) -> Option<u64> {
-        if let Some((lid, users)) = self.by_name.get_mut(&name) {
+    /// The lock called `name`, which machine `mid` uses from now on. A new name gets a lock of which `is_free` says that the
+    /// decider has it as free.
+    pub(super) fn bind(
+        &mut self,
+        name: &[u8],
+        mid: u8,
+        is_free: impl Fn(u64) -> bool,
+    ) -> Result<u64, Unbound> {
+        if let Some((lid, users)) = self.by_name.get_mut(name) {
             users.insert(mid);
-            return Some(*lid);
+            return Ok(*lid);
         }
-        let lid = match self.free.pop_first() {
-            Some(lid) => lid,
-            None if self.used < self.locks => {
-                self.used += 1;
-                self.used - 1
-            }
-            None => return None,
+        // After a restart a number above `used` can be a lock that was held under a name which nobody uses any more.
+        let unused = (self.used..self.locks).take(LOOKS).find(|lid| is_free(*lid));
+        let lid = self.nameless.values().copied().take(LOOKS).find(|lid| is_free(*lid)).or(unused);
+        let Some(lid) = lid else {
+            let is_full = self.nameless.is_empty() && self.used == self.locks;
+            return Err(if is_full { Unbound::Full } else { Unbound::Busy });
         };
-        self.by_lock.insert(lid, name.clone());
-        self.by_name.insert(name, (lid, BTreeSet::from([mid])));
-        Some(lid)
+        self.take(lid);
+        self.by_lock.insert(lid, name.to_vec());
+        self.by_name.insert(name.to_vec(), (lid, BTreeSet::from([mid])));
+        Ok(lid)
+    }
+
+    /// A number without a name gets one.
+    fn take(&mut self, lid: u64) {
+        for skipped in self.used..lid {
+            self.lose_name(skipped);
+        }
+        self.used = self.used.max(lid + 1);
+        if let Some(turn) = self.since.remove(&lid) {
+            self.nameless.remove(&turn);
+        }
+    }
+
+    fn lose_name(&mut self, lid: u64) {
+        self.turn += 1;
+        self.nameless.insert(self.turn, lid);
+        self.since.insert(lid, self.turn);
     }
 
     /// A machine of before a restart used this lock by this name. `false` if that cannot be.
@@ -57,11 +95,7 @@ impl Names {
             }
             (None, Some(_)) => false,
             (None, None) => {
-                if lid >= self.used {
-                    self.free.extend(self.used..lid);
-                    self.used = lid + 1;
-                }
-                self.free.remove(&lid);
+                self.take(lid);
                 self.by_lock.insert(lid, name.clone());
                 self.by_name.insert(name, (lid, BTreeSet::from([mid])));
                 true
@@ -77,7 +111,7 @@ impl Names {
         if users.is_empty() {
             self.by_name.remove(name);
             self.by_lock.remove(&lid);
-            self.free.insert(lid);
+            self.lose_name(lid);
         }
     }
 
@@ -93,17 +127,33 @@ impl Names {
 mod tests {
     use super::*;
 
+    fn any(_: u64) -> bool {
+        true
+    }
+
     #[test]
     fn a_name_keeps_its_lock_while_a_client_uses_it() {
         let mut names = Names::new(2);
-        assert_eq!(names.bind(b"a".to_vec(), 1), Some(0));
-        assert_eq!(names.bind(b"a".to_vec(), 2), Some(0));
-        assert_eq!(names.bind(b"b".to_vec(), 2), Some(1));
-        assert_eq!(names.bind(b"c".to_vec(), 2), None);
+        assert_eq!(names.bind(b"a", 1, any), Ok(0));
+        assert_eq!(names.bind(b"a", 2, any), Ok(0));
+        assert_eq!(names.bind(b"b", 2, any), Ok(1));
+        assert_eq!(names.bind(b"c", 2, any), Err(Unbound::Full));
         names.unbind(0, 1);
-        assert_eq!(names.bind(b"c".to_vec(), 2), None);
+        assert_eq!(names.bind(b"c", 2, any), Err(Unbound::Full));
         names.forget(2);
-        assert_eq!((names.bind(b"c".to_vec(), 3), names.bind(b"a".to_vec(), 3)), (Some(0), Some(1)));
+        assert_eq!(names.len(), 0);
+        assert!(names.bind(b"c", 3, any).is_ok() && names.bind(b"a", 3, any).is_ok());
+    }
+
+    #[test]
+    fn a_lock_that_is_held_under_its_last_name_gets_no_other() {
+        let mut names = Names::new(2);
+        assert_eq!((names.bind(b"a", 1, any), names.bind(b"b", 1, any)), (Ok(0), Ok(1)));
+        names.unbind(0, 1);
+        assert_eq!(names.bind(b"c", 1, |lid| lid != 0), Err(Unbound::Busy));
+        names.unbind(1, 1);
+        assert_eq!(names.bind(b"c", 1, |lid| lid != 0), Ok(1), "another is free");
+        assert_eq!(names.bind(b"d", 1, any), Ok(0));
     }
 
     #[test]
@@ -112,8 +162,8 @@ mod tests {
         assert!(names.claim(b"x".to_vec(), 2, 1) && names.claim(b"x".to_vec(), 2, 3));
         assert!(!names.claim(b"y".to_vec(), 2, 1) && !names.claim(b"x".to_vec(), 1, 1));
         assert!(!names.claim(b"z".to_vec(), 4, 1));
-        let given: Vec<_> = [b"a", b"b", b"c"].map(|name| names.bind(name.to_vec(), 1)).into();
-        assert_eq!(given, [Some(0), Some(1), Some(3)]);
-        assert_eq!(names.bind(b"d".to_vec(), 1), None);
+        let given = [b"a", b"b", b"c"].map(|name| names.bind(name, 1, any));
+        assert_eq!(given, [Ok(0), Ok(1), Ok(3)]);
+        assert_eq!(names.bind(b"d", 1, any), Err(Unbound::Full));
     }
 }

@@ -1,9 +1,9 @@
-//! Clients that come, lock, die and are followed by others under the same numbers, on a network that loses, doubles and
-//! reorders packets, in which a stranger repeats what it has seen, and a decider that is killed: the shipped state machines, by
-//! dice.
+//! Clients that come, lock, die and are followed by others under the same numbers, names that are dropped and get other locks,
+//! on a network that loses, doubles and reorders packets, in which a stranger repeats what it has seen, and a decider that is
+//! killed: the shipped state machines, by dice.
 //!
-//! Checked: two conflicting holders never hold at once, tokens of conflicting grants rise, every waiter is served, and the
-//! stranger is sent nothing.
+//! Checked of every name: two conflicting holders never hold at once, and tokens of conflicting grants rise. Every waiter is
+//! served, and the stranger is sent nothing.
 
 use super::core::Core;
 use super::memory::{Memory, Past};
@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const LOCKS: u64 = 3;
+/// One more than there are names: a name that comes back finds its lock taken, or another one free.
+const LOCKS: u64 = 4;
+const NAMES: usize = 3;
 const LANES: u32 = 2;
 const LIMITS: Limits = Limits { locks: LOCKS, lanes: LANES };
 /// What a task says to its machine, and hears.
@@ -49,12 +51,16 @@ struct Client {
     timers: Vec<u64>,
     last_task: usize,
     task: Option<Task>,
+    /// The locks of the names that it uses.
+    named: BTreeMap<usize, u64>,
+    /// A name that it has asked for, and whether it wants to share its lock.
+    asked: Option<(usize, bool)>,
 }
 
 #[derive(Clone, Copy)]
 struct Task {
     number: usize,
-    lid: u64,
+    name: usize,
     shared: bool,
     held: bool,
 }
@@ -65,11 +71,15 @@ struct World {
     /// To the client with that address, or to the decider.
     network: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     dice: Dice,
-    /// By lock: the last token of a writer, and of readers since.
-    tokens: BTreeMap<u64, (u64, u64)>,
+    /// By name: the last token of a writer, and of readers since.
+    tokens: BTreeMap<usize, (u64, u64)>,
     grants: u64,
     block: u64,
     epoch: u32,
+}
+
+fn called(name: usize) -> Vec<u8> {
+    vec![b'a' + name as u8]
 }
 
 fn new_key() -> Key {
@@ -142,6 +152,8 @@ impl World {
             timers: Vec::new(),
             last_task: 0,
             task: None,
+            named: BTreeMap::new(),
+            asked: None,
         });
         self.say(self.clients.len() - 1, &Request::Join { seen: 0 });
     }
@@ -179,8 +191,15 @@ impl World {
                 None => self.say(at, &Request::Join { seen: 0 }),
                 Some(machine) => {
                     let (mid, epoch, id, key) = (client.mid, machine.epoch(), client.id, client.key);
+                    let (named, asked) = (client.named.clone(), client.asked);
                     self.say(at, &Request::Rejoin { mid, epoch, id, key, seen: 0 });
+                    for (name, lid) in named {
+                        self.say(at, &Request::Claim { lid, name: called(name) });
+                    }
                     self.say(at, &Request::Claimed);
+                    if let Some((name, _)) = asked {
+                        self.say(at, &Request::Name { id: name as u64, name: called(name) });
+                    }
                 }
             }
         }
@@ -225,12 +244,12 @@ impl World {
         self.grants += 1;
         let others = self.clients.iter().enumerate().filter(|(other, _)| *other != at);
         let held = others.filter_map(|(_, client)| client.task).filter(|task| task.held);
-        for other in held.filter(|other| other.lid == granted.lid) {
-            assert!(other.shared && granted.shared, "two hold lock {}", granted.lid);
+        for other in held.filter(|other| other.name == granted.name) {
+            assert!(other.shared && granted.shared, "two hold lock {}", granted.name);
         }
-        let (writer, reader) = self.tokens.entry(granted.lid).or_default();
+        let (writer, reader) = self.tokens.entry(granted.name).or_default();
         let newest = if granted.shared { *writer } else { (*writer).max(*reader) };
-        assert!(token > newest, "token {token:x} after {newest:x} of lock {}", granted.lid);
+        assert!(token > newest, "token {token:x} after {newest:x} of lock {}", granted.name);
         if granted.shared {
             *reader = (*reader).max(token);
         } else {
@@ -252,21 +271,35 @@ impl World {
             return self.send(at, 0, &Message::new(0, HELLO, &[]));
         }
         match client.task {
-            None if active => {
-                client.last_task += 1;
-                let (number, lid) = (client.last_task, self.dice.below(LOCKS as usize) as u64);
-                let shared = self.dice.below(2) == 0;
-                self.clients[at].task = Some(Task { number, lid, shared, held: false });
-                let lock = Message::new(lid, LOCK, &[0, u64::from(shared)]);
-                self.call(at, PeerId::client(number), &lock);
+            None if active && client.asked.is_none() => {
+                let (name, shared) = (self.dice.below(NAMES), self.dice.below(2) == 0);
+                if let Some(lid) = self.clients[at].named.get(&name).copied() {
+                    self.lock(at, name, lid, shared);
+                } else {
+                    self.clients[at].asked = Some((name, shared));
+                    self.say(at, &Request::Name { id: name as u64, name: called(name) });
+                }
             }
-            Some(Task { number, held, .. }) if held || self.dice.below(40) == 0 && active => {
+            Some(Task { number, name, held, .. }) if held || self.dice.below(40) == 0 && active => {
                 // Released, or given up.
-                self.clients[at].task = None;
+                client.task = None;
                 self.call(at, PeerId::client(number), &Message::new(0, Message::DEPARTED, &[]));
+                if self.dice.below(2) == 0
+                    && let Some(lid) = self.clients[at].named.remove(&name)
+                {
+                    self.say(at, &Request::Unname { lid });
+                }
             }
             _ => {}
         }
+    }
+
+    fn lock(&mut self, at: usize, name: usize, lid: u64, shared: bool) {
+        let client = &mut self.clients[at];
+        client.last_task += 1;
+        let number = client.last_task;
+        client.task = Some(Task { number, name, shared, held: false });
+        self.call(at, PeerId::client(number), &Message::new(lid, LOCK, &[0, u64::from(shared)]));
     }
 
     fn hear(&mut self, at: usize, message: Message) {
@@ -284,6 +317,12 @@ impl World {
             }
             Answer::Protocol(message) => {
                 self.call(at, coordinator_of(MACHINES, &Params::default()), &message);
+            }
+            Answer::Named { id, lid } => {
+                client.named.insert(id as usize, lid);
+                if let Some((name, shared)) = client.asked.take() {
+                    self.lock(at, name, lid, shared);
+                }
             }
             Answer::Refused { why, .. } => panic!("{why}"),
             _ => {}
@@ -346,6 +385,7 @@ impl World {
                 let at = self.dice.below(clients);
                 self.client_step(at, active);
             }
+            400..405 => self.core.look_for_locks(),
             _ => self.packet(),
         }
     }
@@ -353,13 +393,15 @@ impl World {
 
 #[test]
 fn clients_that_come_and_go_and_restarts_break_no_rule_and_leave_nobody_waiting() {
-    for seed in 1..=30 {
+    for seed in 1..=300 {
         let mut world = World::new(seed);
         for _ in 0..30_000 {
             world.step(true);
         }
         assert!(world.grants > 100, "seed {seed}: {} grants", world.grants);
-        let waits = |world: &World| world.clients.iter().any(|client| client.task.is_some());
+        let waits = |world: &World| {
+            world.clients.iter().any(|client| client.task.is_some() || client.asked.is_some())
+        };
         let mut left = 400_000;
         while waits(&world) {
             left -= 1;

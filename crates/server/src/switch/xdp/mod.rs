@@ -65,6 +65,8 @@ pub(super) struct Program {
     counters: PerCpuArray<MapData, [u64; 6]>,
     copies: DevMapHash<MapData>,
     port: u16,
+    /// That of the registers.
+    epoch: u32,
     place: String,
 }
 
@@ -106,6 +108,7 @@ impl Program {
             object,
             limits,
             port,
+            epoch: 0,
             place: "the kernel (XDP)".to_owned(),
         };
         loaded.configure(0, true)?;
@@ -160,6 +163,7 @@ impl Program {
         }
         self.stamps.set(0, registers::stamp(once.stamp()), UNDER_LOCK)?;
         self.configure(epoch, false)?;
+        self.epoch = epoch;
         Ok(())
     }
 }
@@ -197,6 +201,13 @@ impl Elsewhere for Program {
 
     fn stamp(&self) -> u64 {
         self.stamps.get(&0, UNDER_LOCK).map_or(0, |value| registers::stamp_of(&value))
+    }
+
+    fn is_free(&self, lid: u64) -> bool {
+        let (group, at) = (lid / LOCKS_PER_GROUP as u64, lid as usize % LOCKS_PER_GROUP);
+        let group = self.groups.get(&(group as u32), UNDER_LOCK);
+        // What is of an earlier epoch counts as free.
+        group.is_ok_and(|group| registers::is_free(&group, at) || registers::epoch_of(&group) < self.epoch)
     }
 
     fn peer(&mut self, mid: u8, key: Option<Key>) {

@@ -60,6 +60,15 @@ pub(super) fn empty_group(epoch: u32) -> [u8; GROUP] {
     value
 }
 
+/// Whether lock `at` of a group is free, in the group's own epoch.
+pub(super) fn is_free(group: &[u8; GROUP], at: usize) -> bool {
+    group[4 + at / 8] >> (at % 8) & 1 != 0
+}
+
+pub(super) fn epoch_of(group: &[u8; GROUP]) -> u32 {
+    group.last_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+}
+
 #[cfg(test)]
 pub(super) fn lanes(epoch: u32, lanes: impl Iterator<Item = LaneRegisters>) -> [u8; LANES] {
     let mut value = [0; LANES];
