@@ -323,6 +323,9 @@ impl World {
                 is = registers::empty_group(self.epoch);
             }
             assert_eq!(is, model, "locks from {first}");
+            for lid in first..last {
+                assert_eq!(program.is_free(lid as u64), pipeline.registers(lid).free, "lock {lid}");
+            }
         }
         let lanes = LIMITS.lanes as usize;
         for (mid, _) in &self.keys {
