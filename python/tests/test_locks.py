@@ -12,7 +12,7 @@ import weakref
 import pytest
 
 import lockwright
-from lockwright import BadRequest, LockTimeout, NotHeld, Unsupported, WouldDeadlock, acquire_all
+from lockwright import BadRequest, LockTimeout, NotHeld, WouldDeadlock, acquire_all
 
 
 def test_a_mutex_is_a_context_manager_and_tokens_rise(client):
@@ -205,11 +205,17 @@ def test_of_two_readers_that_upgrade_the_second_is_refused():
     assert not one.shared
 
 
-def test_shared_memory_says_that_it_cannot_change_a_held_lock(shm):
-    with shm.rwlock("x").write() as guard:
-        with pytest.raises(Unsupported):
-            guard.downgrade()
-        assert guard.state == "held"
+def test_a_lock_in_shared_memory_is_changed_while_it_is_held(shm):
+    lock = shm.rwlock("x")
+    with lock.write() as guard:
+        token = guard.token
+        guard.downgrade()
+        assert guard.shared and guard.state == "held" and guard.token > token
+        with lock.read():
+            with pytest.raises(LockTimeout):
+                guard.upgrade(timeout=0.01)
+        guard.upgrade()
+        assert not guard.shared and guard.state == "held"
 
 
 def test_what_cannot_be_is_refused_by_a_value_error(client):

@@ -279,9 +279,9 @@ static void sets_that_name_the_same_locks_in_other_orders_do_not_wait_for_each_o
     OK(lw_client_close(client));
 }
 
-static void a_held_lock_is_upgraded_downgraded_and_given_back_in_part(void)
+static void a_held_lock_is_upgraded_downgraded_and_given_back_in_part(const char *address)
 {
-    lw_client *client = opened("mem:");
+    lw_client *client = opened(address);
     lw_lock *lock = named(client, "changes");
     lw_guard *guard, *other, *rest = NULL;
     uint64_t before = 0, after = 0, start = 0, end = 0;
@@ -312,17 +312,6 @@ static void a_held_lock_is_upgraded_downgraded_and_given_back_in_part(void)
     CHECK(rest == NULL);
     OK(lw_guard_unlock(guard));
     OK(lw_range_lock_free(ranges));
-    OK(lw_lock_free(lock));
-    OK(lw_client_close(client));
-}
-
-static void shared_memory_says_that_it_cannot_change_a_held_lock(const char *address)
-{
-    lw_client *client = opened(address);
-    lw_lock *lock = named(client, "unchanged");
-    lw_guard *guard = taken(lock);
-    CHECK(lw_guard_downgrade(guard) == LW_UNSUPPORTED);
-    OK(lw_guard_unlock(guard));
     OK(lw_lock_free(lock));
     OK(lw_client_close(client));
 }
@@ -612,9 +601,8 @@ int main(int argc, char **argv)
         what_is_gone_null_or_of_another_type_is_refused(addresses[i]);
         threads_that_share_a_lock_exclude_each_other(addresses[i]);
         of_threads_that_unlock_the_same_guard_one_succeeds(addresses[i]);
+        a_held_lock_is_upgraded_downgraded_and_given_back_in_part(addresses[i]);
     }
-    a_held_lock_is_upgraded_downgraded_and_given_back_in_part();
-    shared_memory_says_that_it_cannot_change_a_held_lock(space);
     names_and_options_that_cannot_be_are_refused();
     an_error_is_kept_for_the_thread_that_made_it();
     a_forked_child_cannot_touch_the_locks_of_its_parent(space);

@@ -285,7 +285,7 @@ pub enum ChangeError {
     TooManyLocks(String),
     /// Spaces of this kind cannot change what is held.
     #[error(
-        "not offered by {0}; spaces of a server's own (tcp://HOST/NAME, rdma://HOST/NAME) and mem: can change a held lock"
+        "not offered by {0}; spaces of a server's own (tcp://HOST/NAME, rdma://HOST/NAME), shm: and mem: can change a held lock"
     )]
     Unsupported(&'static str),
     /// The lock had been taken away.

@@ -43,7 +43,7 @@
 //! | address | the space | who shares it | offers upgrade, downgrade, parts |
 //! |---|---|---|---|
 //! | `mem:` | a new one inside this process | clones of the client | yes |
-//! | `shm:`, `shm:NAME`, `shm:/PATH` | in this host's shared memory; no server | processes of this user | of ranges |
+//! | `shm:`, `shm:NAME`, `shm:/PATH` | in this host's shared memory; no server | processes of this user | yes |
 //! | `tcp://HOST:PORT/NAME` | a server's own | every host that reaches the server | yes |
 //! | `tcp://HOST:PORT/shm:` | the server's host's shared memory, exported by it | both of the above | no |
 //! | `cluster://ETCD,ETCD/CLUSTER/NAME` | of several servers on one etcd (feature `cluster`) | every host that reaches them | yes |

@@ -4,7 +4,7 @@ use crate::case::Script;
 use lockwright_fabric::observe::{Claim, Mode, Observation};
 use lockwright_fabric::{Endpoint, Time};
 use lockwright_locks::abandoned::AbandonedAcquires;
-use lockwright_locks::{Change, Grant, LockClient};
+use lockwright_locks::{Change, Denied, Grant, LockClient};
 use std::rc::Rc;
 
 /// Runs `script` to its end. Every round takes its locks in order and gives them back in reverse. A client that
@@ -80,9 +80,15 @@ async fn make_change<E: Endpoint, C: LockClient>(
         }
         Change::Downgrade => {
             say(&old, &Observation::Releasing);
-            client.change(grant, change).await.expect("what is held alone can be shared");
-            *claims = in_mode(Mode::Shared);
-            say(claims, &granted(grant.token()));
+            match client.change(grant, change).await {
+                Ok(()) => {
+                    *claims = in_mode(Mode::Shared);
+                    say(claims, &granted(grant.token()));
+                }
+                // It was taken away, as its release will find.
+                Err(Denied::Fabric(_)) => *claims = old,
+                Err(denied) => panic!("what is held alone can be shared: {denied}"),
+            }
         }
         Change::Shrink { start, end } => {
             let pieces = |claim: &Claim| {

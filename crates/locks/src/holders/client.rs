@@ -61,6 +61,14 @@ pub trait Recorder: HolderLookup {
     /// this (slept, mostly).
     fn granted(&self, record: u8, mark: u64) -> impl Future<Output = Result<(), FabricError>>;
 
+    /// Changes what a record of this client's says that it does with its keyed lock. It is in use for that all the while.
+    fn restate(
+        &self,
+        record: u8,
+        state: State,
+        claim: Claim,
+    ) -> impl Future<Output = Result<(), FabricError>>;
+
     /// How often a client looks whether a lock that is taken becomes free before it queues.
     fn spins(&self) -> u32 {
         0

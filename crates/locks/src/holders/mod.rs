@@ -30,10 +30,12 @@
 //! | [`membership`] | how clients come and go |
 //! | [`space`] | what a space provides: the table's memory, and who is alive |
 //! | `client` | the three rules |
+//! | [`changes`] | upgrade and downgrade of a keyed lock |
 //! | [`ranges`], [`range_changes`] | range locks; upgrade, downgrade, a part given back |
 //!
 //! The explorer runs all of them (`lockwright-proofs`, `holders/`); `lockwright` brings the spaces.
 
+pub mod changes;
 mod client;
 pub(crate) mod listed;
 pub mod liveness;

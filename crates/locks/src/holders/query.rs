@@ -2,6 +2,7 @@
 
 use super::client::Holding;
 use super::record::{First, Kind, State};
+use super::space::RecordRules;
 use crate::shiftlock::layout::{Layout, Member};
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::Claim;
@@ -30,13 +31,13 @@ pub(super) trait Query {
 }
 
 /// Whether a keyed lock is held, but by the queue member that asks.
-pub(super) struct IsHeld<L> {
+pub(super) struct IsHeld<L, R> {
     pub(super) lock: u64,
     pub(super) except: Member,
-    pub(super) entry: PhantomData<L>,
+    pub(super) of: PhantomData<(L, R)>,
 }
 
-impl<L: Layout> IsHeld<L> {
+impl<L: Layout, R> IsHeld<L, R> {
     /// Whether a record is of the member that asks.
     #[inline(always)]
     pub(super) fn asks(&self, peer: PeerId, record: u64) -> bool {
@@ -44,12 +45,28 @@ impl<L: Layout> IsHeld<L> {
     }
 }
 
-impl<L: Layout> Query for IsHeld<L> {
+impl<L: Layout, R: RecordRules> Query for IsHeld<L, R> {
     const READS_RANGE: bool = false;
 
     #[inline(always)]
     fn may_match(&self, peer: PeerId, record: u64, first: First) -> bool {
-        first.holds() && first.is_for(Kind::Keyed, self.lock) && !self.asks(peer, record)
+        let holds = first.holds() && (R::UPGRADING_HOLDS || first.state() != Some(State::Upgrading));
+        holds && first.is_for(Kind::Keyed, self.lock) && !self.asks(peer, record)
+    }
+
+    fn matches(&self, _: First, _: Option<[u64; 3]>) -> bool {
+        true
+    }
+}
+
+/// Whether a reader of a keyed lock would be alone, but for the one that asks.
+pub(super) struct IsUpgrading<L, R>(pub(super) IsHeld<L, R>);
+
+impl<L: Layout, R: RecordRules> Query for IsUpgrading<L, R> {
+    const READS_RANGE: bool = false;
+
+    fn may_match(&self, peer: PeerId, record: u64, first: First) -> bool {
+        first.state() == Some(State::Upgrading) && self.0.may_match(peer, record, first)
     }
 
     fn matches(&self, _: First, _: Option<[u64; 3]>) -> bool {

@@ -31,7 +31,7 @@
 //! | 1 taking | tries, and holds the lock from the moment its verb succeeds | yes |
 //! | 2 waiting | queued | no |
 //! | 3 held | was handed the lock | yes |
-//! | 4 upgrading | holds a range, shared, and waits to be alone | yes |
+//! | 4 upgrading | holds it shared, and waits to be alone | yes |
 //! | 5 revoked | held a range, which was taken away | no |
 //!
 //! The version rises whenever a free record is filled in. So a reader that finds the same first word before and after it
@@ -249,7 +249,7 @@ pub enum State {
     Waiting = 2,
     /// It was handed the lock: counts as holding.
     Held = 3,
-    /// It holds a range, shared, and waits to be alone in it: counts as holding.
+    /// It holds the lock, or a range, shared, and waits to be alone: counts as holding.
     Upgrading = 4,
     /// Its range was taken away.
     Revoked = 5,

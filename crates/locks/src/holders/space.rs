@@ -184,6 +184,10 @@ pub trait RecordRules: Debug + 'static {
     const CHANGES_ARE_READ_FIRST: bool = true;
     /// Whether others bar an upgrade is decided by the holder of the gate.
     const UPGRADES_ARE_JUDGED_INSIDE: bool = true;
+    /// An upgrade of a keyed lock is written down before the verb that begins it.
+    const UPGRADES_ARE_WRITTEN_FIRST: bool = true;
+    /// A reader that waits to be alone counts as a holder.
+    const UPGRADING_HOLDS: bool = true;
     /// A range becomes two while its client has the gate.
     const RANGES_ARE_SPLIT_INSIDE: bool = true;
 }

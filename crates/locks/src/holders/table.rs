@@ -6,7 +6,7 @@
 
 use super::client::{DirectRecorder, Holding, Recorder};
 use super::listed::load_all;
-use super::query::{BarsUpgrade, IsBlocked, IsHeld, IsWanted, Query, TooFew};
+use super::query::{BarsUpgrade, IsBlocked, IsHeld, IsUpgrading, IsWanted, Query, TooFew};
 use super::range_changes::Barred;
 use super::ranges::RangeRecorder;
 use super::record::{
@@ -324,7 +324,7 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
     fn is_left_to_the_living(&self, lock: u64, except: Member) -> bool {
         let reader = self.reader();
         let is_for = |record: &HolderRecord| {
-            let asks = IsHeld::<L> { lock, except, entry: PhantomData }.asks(record.peer, record.record);
+            let asks = IsHeld::<L, R> { lock, except, of: PhantomData }.asks(record.peer, record.record);
             record.first.is_for(Kind::Keyed, lock) && !asks
         };
         let mut wanted = false;
@@ -351,12 +351,19 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
 impl<S: HolderSpace, L: Layout, R: RecordRules> HolderLookup for HolderTable<S, L, R> {
     async fn fate(&self, lock: u64, except: Member) -> Result<Fate, FabricError> {
         const { assert!(S::IS_DIRECT || !S::WAITERS_ARE_GIVEN_TIME, "who waits is read without waiting") };
-        let held = self.find(&mut IsHeld::<L> { lock, except, entry: PhantomData }).await?;
-        Ok(match held {
+        Ok(match self.is_held(lock, except).await? {
             true => Fate::Held,
             false if S::WAITERS_ARE_GIVEN_TIME && self.is_left_to_the_living(lock, except) => Fate::Wanted,
             false => Fate::Dead,
         })
+    }
+
+    async fn is_held(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
+        self.find(&mut IsHeld::<L, R> { lock, except, of: PhantomData }).await
+    }
+
+    async fn is_upgrading(&self, lock: u64, except: Member) -> Result<bool, FabricError> {
+        self.find(&mut IsUpgrading(IsHeld::<L, R> { lock, except, of: PhantomData })).await
     }
 }
 
@@ -371,6 +378,10 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> Recorder for HolderTable<S, L, R
     async fn granted(&self, record: u8, mark: u64) -> Result<(), FabricError> {
         self.writer.mark(record, mark).await?;
         self.space().confirm(record).await
+    }
+
+    async fn restate(&self, record: u8, state: State, claim: Claim) -> Result<(), FabricError> {
+        self.writer.restate(record, state, &claim).await
     }
 
     fn spins(&self) -> u32 {

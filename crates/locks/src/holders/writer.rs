@@ -5,8 +5,9 @@
 //! word alone. That the record as a whole comes before the lock's own verb is `client`'s business.
 
 use super::client::Holding;
-use super::record::{First, Kind, RecordPlace, RecordWord};
+use super::record::{First, Kind, RecordPlace, RecordWord, State};
 use super::space::{HolderSpace, Order, RecordRules};
+use lockwright_fabric::observe::Claim;
 use lockwright_fabric::{FabricError, Time, Word64};
 use std::marker::PhantomData;
 
@@ -94,6 +95,16 @@ impl<S: HolderSpace, R: RecordRules> RecordWriter<S, R> {
             // A range is held without a verb on its word: what follows may be a message.
             Kind::Range => space.store(record, range::<R>(at, holding, since, first), Order::Messages).await,
         }
+    }
+
+    /// Changes state and mode of a keyed lock's record, which is in use. What names the grant stays.
+    ///
+    /// # Errors
+    /// If this client was evicted.
+    pub async fn restate(&self, record: u8, state: State, claim: &Claim) -> Result<(), FabricError> {
+        let version = self.space.own_first(record).await?.version();
+        let first = First::new(state, Kind::Keyed, claim, version);
+        self.space.store(record, [(self.place(record).word(RecordWord::First), first.0)], Order::Verbs).await
     }
 
     /// Clears a record.

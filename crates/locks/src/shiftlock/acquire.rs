@@ -24,6 +24,12 @@ const fn unspent<L: Layout, R: Rules>() -> u128 {
     if R::TOKENS_END { L::SPENT } else { 0 }
 }
 
+/// What keeps a reader out that comes by a verb which compares it: the end of the tokens, and a reader that waits to be alone.
+#[inline(always)]
+pub(super) const fn keeps_readers_out<L: Layout, R: Rules>() -> u128 {
+    unspent::<L, R>() | L::UPGRADING
+}
+
 /// The same, but only if nobody is there.
 #[inline(always)]
 pub(super) fn enqueue_if_free<L: Layout, R: Rules>(me: Member) -> MaskedCas {
@@ -36,7 +42,7 @@ pub(super) fn enqueue_if_free<L: Layout, R: Rules>(me: Member) -> MaskedCas {
 pub(super) fn enter_if_no_writer<L: Layout, R: Rules>(readers: u64) -> MaskedCas {
     MaskedCas {
         compare: L::RDR_CNT.put(u128::from(readers)),
-        compare_mask: L::TAIL.mask() | L::RDR_CNT.mask() | unspent::<L, R>(),
+        compare_mask: L::TAIL.mask() | L::RDR_CNT.mask() | keeps_readers_out::<L, R>(),
         swap: L::RDR_CNT.put(u128::from(readers) + 1),
         swap_mask: L::RDR_CNT.mask(),
     }
@@ -61,7 +67,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// A reader comes (READER-ACQUIRE line 2).
     #[inline(always)]
     pub(super) fn enter(&self, lock: u64) -> Verb<L::Word> {
-        L::add(self.word(lock), Delta::ENTER, self.unspent())
+        L::add(self.word(lock), Delta::ENTER, self.lets_in())
     }
 
     /// What a reader found when it came.
@@ -70,7 +76,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         match old {
             Ok(old) => {
                 let entry = Entry::<L>::of(old);
-                if entry.tail() == Member::NOBODY && !Self::is_spent(entry) {
+                if entry.lets_readers_in() && !Self::is_spent(entry) {
                     return Ok(Ok(Self::reader(lock, entry))); // lines 3, 4
                 }
                 Err(PendingAcquire::Reader(entry, happened(self.enter(lock), old), began))
@@ -137,10 +143,14 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
                 }
                 return Err(Denied::Exhausted);
             }
-            if entry.tail() == Member::NOBODY {
+            if entry.is_upgrading() {
+                if came {
+                    self.ep.go(L::add(self.word(lock), Delta::LEAVE, self.guard(entry.stamp()))).await?;
+                }
+                self.upgrade_ends(want, entry, began).await?;
+            } else if entry.tail() == Member::NOBODY {
                 return Ok(Self::reader(lock, entry));
-            }
-            if let Some(seen) = self.epoch_flips(want, entry, began).await? {
+            } else if let Some(seen) = self.epoch_flips(want, entry, began).await? {
                 return Ok(Self::reader(lock, seen));
             }
             self.ep.mark("shiftlock: reader starts again", &[self.last_look().0]);
@@ -156,11 +166,28 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
     /// it leaves, so at the limit it must not come. Not where nobody makes sure of its grants: that is for simulations, and
     /// would cost a round trip.
     pub(super) async fn check_tokens_left(&self, lock: u64) -> Result<(), Denied> {
-        if !W::KNOWS || self.unspent().is_some() {
+        if !W::KNOWS || (self.guards && unspent::<L, R>() != 0) {
             return Ok(());
         }
         let entry = Entry::<L>::of(self.ep.go(self.word(lock).read()).await?);
         if Self::is_spent(entry) { Err(Denied::Exhausted) } else { Ok(()) }
+    }
+
+    /// Waits, uncounted, until no reader waits to be alone any more, or the lock is recovered. Counted, it would be taken for one
+    /// of those inside by a writer that comes.
+    async fn upgrade_ends(&self, want: Want, entry: Entry<L>, began: Time) -> Result<(), FabricError> {
+        let word = self.word(want.claim.lock);
+        let mask = L::UPGRADING | L::GENERATION.mask();
+        let mut timer = self.stall_timer(entry.stamp(), began).await;
+        loop {
+            let over = word.until(Cond::Ne { mask, value: entry.bits & mask });
+            if self.ep.wait_until(over.by(self.give_up(&timer))).await?.met
+                || self.is_recovered(want.claim, &mut timer, Member::NOBODY).await?
+            {
+                return Ok(());
+            }
+            self.again("shiftlock: reader waits for an upgrade", &[entry.generation(), timer.stamp.0]);
+        }
     }
 
     /// The entry after its epoch flipped; `None` if the reader has to start again.
@@ -410,7 +437,7 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         let mut seen = self.ep.go(word.read()).await?;
         loop {
             let entry = Entry::<L>::of(seen);
-            if entry.tail() != Member::NOBODY {
+            if !entry.lets_readers_in() {
                 return Err(Denied::Busy);
             }
             if Self::is_spent(entry) {

@@ -46,7 +46,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
         let go = |verb| core.ep.try_go(verb).unwrap_or(Ok(L::Word::narrow(u128::MAX)));
         if claim.mode == Mode::Shared {
             let seen = Entry::<L>::of(go(word.read())?);
-            if seen.tail() != Member::NOBODY || Core::<E, L, R, (), W>::is_spent(seen) {
+            if !seen.lets_readers_in() || Core::<E, L, R, (), W>::is_spent(seen) {
                 return Err(Denied::Busy);
             }
             let enter = L::change(word, enter_if_no_writer::<L, R>(seen.rdr_cnt()), Some(seen.word()));
@@ -65,7 +65,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
     /// Whether a try would find the lock free. One load: half of the entry says it.
     #[inline(always)]
     pub(crate) fn looks_free_now(&self, claim: Claim) -> bool {
-        let readers = if claim.mode == Mode::Shared { 0 } else { L::RDR_CNT.mask() };
+        let readers = if claim.mode == Mode::Shared { L::UPGRADING } else { L::RDR_CNT.mask() };
         let busy = L::TAIL.mask() | readers;
         let half = Word64::at(self.core.word(claim.lock).addr());
         let seen = self.core.ep.try_go(half.read());

@@ -35,6 +35,12 @@ impl ShiftGrant {
         self.stamp.mark()
     }
 
+    /// Of which lock.
+    #[inline(always)]
+    pub const fn lock(&self) -> u64 {
+        self.lock
+    }
+
     /// Whether it is a reader's.
     #[inline(always)]
     pub fn is_shared(&self) -> bool {

@@ -70,6 +70,9 @@ pub trait Layout: fmt::Debug + Sized + 'static {
     /// The bit of RelCnt that is set from the limit on, for verbs that compare it; 0 if there is none, and readers have to
     /// look before they come.
     const SPENT: u128 = Self::REL_CNT.top();
+    /// The bit that is set while a reader waits to be alone, and keeps other readers out; 0 if there is none, and locks are not
+    /// upgraded. See `change`.
+    const UPGRADING: u128 = 0;
     /// Handovers that may be under way at a time without having been counted, where nobody makes sure of its grant.
     const STRAGGLERS: u64;
 
@@ -283,6 +286,18 @@ impl<L: Layout> Entry<L> {
     #[inline(always)]
     pub fn tail(self) -> Member {
         Member(L::TAIL.get(self.bits) as u64)
+    }
+
+    /// Whether a reader waits to be alone.
+    #[inline(always)]
+    pub fn is_upgrading(self) -> bool {
+        self.bits & L::UPGRADING != 0
+    }
+
+    /// Whether a reader that comes is inside: no writer is there, and no reader waits to be alone.
+    #[inline(always)]
+    pub fn lets_readers_in(self) -> bool {
+        self.bits & (L::TAIL.mask() | L::UPGRADING) == 0
     }
 
     /// Whether a writer or a reader is inside or waits.

@@ -10,7 +10,7 @@
 //! it. So a holder that the waiter did not hear of has changed the entry since, and the reset fails.
 //! [`holders`](crate::holders) has the records; the explorer runs them.
 
-use super::layout::{Entry, Layout, Member, happened};
+use super::layout::{Entry, Layout, Member, Stamp, happened};
 use super::recover::{StallTimer, recovered};
 use super::{Core, Rules};
 use lockwright_fabric::observe::{Claim, Observation};
@@ -35,6 +35,12 @@ pub trait HolderLookup {
 
     /// What is known of `lock`, but for `except`: a writer that asks because the lock does not come, or cannot be passed on.
     fn fate(&self, lock: u64, except: Member) -> impl Future<Output = Result<Fate, FabricError>>;
+
+    /// Whether a client that is alive holds `lock` or is about to, but for `except`.
+    fn is_held(&self, lock: u64, except: Member) -> impl Future<Output = Result<bool, FabricError>>;
+
+    /// Whether a reader of `lock` that is alive would be alone in it, but for `except`.
+    fn is_upgrading(&self, lock: u64, except: Member) -> impl Future<Output = Result<bool, FabricError>>;
 }
 
 /// Nobody to ask: who does not release within its lease is dead.
@@ -46,6 +52,14 @@ impl HolderLookup for NoLookup {
 
     async fn fate(&self, _: u64, _: Member) -> Result<Fate, FabricError> {
         Ok(Fate::Dead)
+    }
+
+    async fn is_held(&self, _: u64, _: Member) -> Result<bool, FabricError> {
+        Ok(false)
+    }
+
+    async fn is_upgrading(&self, _: u64, _: Member) -> Result<bool, FabricError> {
+        Ok(false)
     }
 }
 
@@ -71,37 +85,80 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         if seen.generation() != timer.stamp.generation() {
             return Ok(true);
         }
-        let mut wanted = 0;
-        if seen.stamp() == timer.stamp {
-            let is_dead = match self.lookup.fate(claim.lock, except).await? {
-                Fate::Held => false,
-                Fate::Wanted => {
-                    wanted = timer.wanted + 1;
-                    wanted >= self.params.asks
-                }
-                Fate::Dead => true,
-            };
-            if is_dead && self.reset_what_was_seen(claim, seen).await? {
-                timer.by_me = true;
-                return Ok(true);
-            }
+        let wanted = self.wanted(claim.lock, timer, seen, except).await?;
+        if wanted.is_none() && self.reset_what_was_seen(claim, seen, 0).await?.is_some() {
+            timer.by_me = true;
+            return Ok(true);
         }
-        *timer = StallTimer { wanted, ..self.stall_timer(seen.stamp(), timer.began).await };
+        self.restart(timer, seen, wanted).await;
         Ok(false)
     }
 
-    /// Resets the lock if its entry still is as `seen`.
+    /// The stall timer begins again, of which `seen` is the entry.
+    pub(super) async fn restart(&self, timer: &mut StallTimer, seen: Entry<L>, wanted: Option<u32>) {
+        let began = self.stall_timer(seen.stamp(), timer.began).await;
+        *timer = StallTimer { wanted: wanted.unwrap_or_default(), ..began };
+    }
+
+    /// `None` if nothing has moved since the stall timer began, of which `seen` is the entry, and nobody who is alive holds the
+    /// lock; else how often in a row now the records said that it may be on its way.
+    pub(super) async fn wanted(
+        &self,
+        lock: u64,
+        timer: &StallTimer,
+        seen: Entry<L>,
+        except: Member,
+    ) -> Result<Option<u32>, FabricError> {
+        if seen.stamp() != timer.stamp {
+            return Ok(Some(0));
+        }
+        Ok(match self.lookup.fate(lock, except).await? {
+            Fate::Held => {
+                self.lift_bar(lock, seen).await?;
+                Some(0)
+            }
+            Fate::Wanted => Some(timer.wanted + 1).filter(|wanted| *wanted < self.params.asks),
+            Fate::Dead => None,
+        })
+    }
+
+    /// Lets readers in again if who would be alone is dead, while others read on.
+    async fn lift_bar(&self, lock: u64, seen: Entry<L>) -> Result<(), FabricError> {
+        if seen.is_upgrading() && !self.lookup.is_upgrading(lock, Member::NOBODY).await? {
+            // Changed meanwhile: looked at again by the next who waits as long.
+            let _ = self.exchange(lock, seen, seen.bits & !L::UPGRADING).await?;
+        }
+        Ok(())
+    }
+
+    /// Swaps the entry for `bits` if it still is as `seen`; else what it is.
+    pub(super) async fn exchange(
+        &self,
+        lock: u64,
+        seen: Entry<L>,
+        bits: u128,
+    ) -> Result<Result<(), Entry<L>>, FabricError> {
+        let whole =
+            MaskedCas { compare: seen.bits, compare_mask: u128::MAX, swap: bits, swap_mask: u128::MAX };
+        let verb = L::change(self.word(lock), whole, Some(seen.word()));
+        let old = self.ep.go(verb).await?;
+        Ok(if happened(verb, old) { Ok(()) } else { Err(Entry::of(old)) })
+    }
+
+    /// Resets the lock if its entry still is as `seen`, but for what is to be `left` in it. What its stamp is then; `None` if it
+    /// was not as seen.
     pub(super) async fn reset_what_was_seen(
         &self,
         claim: Claim,
         seen: Entry<L>,
-    ) -> Result<bool, FabricError> {
+        left: u128,
+    ) -> Result<Option<Stamp>, FabricError> {
         let readers = if R::RECOVERY_COUNTS_READERS { seen.rdr_cnt() } else { 0 };
-        let Some(after) = recovered::<L, R>(seen.stamp(), readers + 1) else { return Ok(false) };
+        let Some(after) = recovered::<L, R>(seen.stamp(), readers + 1) else { return Ok(None) };
         let reset = MaskedCas {
             compare: seen.bits,
             compare_mask: if R::RESET_COMPARES_ALL { u128::MAX } else { L::STAMP },
-            swap: L::put(after),
+            swap: L::put(after) | left,
             swap_mask: u128::MAX,
         };
         let verb = L::change(self.word(claim.lock), reset, Some(seen.word()));
@@ -109,6 +166,6 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         if reset {
             self.ep.observe(Observation::Recovered(claim));
         }
-        Ok(reset)
+        Ok(reset.then_some(after))
     }
 }

@@ -8,13 +8,14 @@
 //! Files: [`layout`] and [`portable`] are the entry's bits, [`versioned`] and
 //! [`versioned_portable`] are those of locks with [holder records](crate::holders); `acquire` and `release` are
 //! Alg. 2 and 3; `recover` is §3.6, and [`server`] the paper's own way to do it, for comparison; `give_up` is for clients that
-//! do not wait to the end; `grant` is what a client holds; `members` gives every acquisition its own place in the queue;
-//! [`fast_grant`] is the fast path where no verb has to be waited for; [`lookup`] is for spaces that
-//! know their clients.
+//! do not wait to the end; `change` is upgrade and downgrade; `grant` is what a client holds; `members` gives every acquisition
+//! its own place in the queue; [`fast_grant`] is the fast path where no verb has to be waited for; [`lookup`] is for spaces
+//! that know their clients.
 //!
 //! What it must not do: rest mutual exclusion on a clock, but for leases (see `recover`).
 
 mod acquire;
+pub(crate) mod change;
 pub mod fast_grant;
 mod give_up;
 mod grant;
@@ -34,6 +35,7 @@ pub use grant::ShiftGrant;
 
 use crate::abandoned::AbandonedAcquires;
 use crate::protocol::{Denied, Info, LockClient, Lost, Offers, Protocol, Space, Want};
+use acquire::keeps_readers_out;
 use layout::{Entry, Guard, Layout, Stamp, Wide};
 use lockwright_fabric::{Addr, BoxedRole, Endpoint, Needs, Value, Word};
 use lookup::{HolderLookup, NoLookup};
@@ -91,6 +93,18 @@ pub trait Rules: Debug + 'static {
     const GIVING_UP_PASSES_ON: bool = true;
     /// A server that is asked to reset a lock compares RelCnt, besides the era.
     const SERVER_COMPARES_REL_CNT: bool = true;
+    /// An upgrade waits for the other readers.
+    const UPGRADES_WAIT_FOR_READERS: bool = true;
+    /// Of two readers that would be alone the second is refused.
+    const SECOND_UPGRADE_IS_REFUSED: bool = true;
+    /// An upgrade counts as a release.
+    const UPGRADES_COUNT: bool = true;
+    /// A writer that becomes a reader tells the one behind it, and how many readers to wait for.
+    const DOWNGRADES_TELL: bool = true;
+    /// A writer that becomes a reader counts among those that the next writer waits for.
+    const DOWNGRADED_ARE_COUNTED: bool = true;
+    /// An upgrade past the dead compares all of the entry that it read before it looked at the holder records.
+    const UPGRADE_COMPARES_ALL: bool = true;
 }
 
 /// What is shipped.
@@ -304,10 +318,11 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         self.guards.then(|| Guard::generation::<L>(stamp))
     }
 
-    /// What a reader's coming is guarded by: that RelCnt is not at its limit.
+    /// What a reader's coming is guarded by: that RelCnt is not at its limit, and no reader waits to be alone.
     #[inline(always)]
-    fn unspent(&self) -> Option<Guard> {
-        (self.guards && R::TOKENS_END && L::SPENT != 0).then_some(Guard { mask: L::SPENT, value: 0 })
+    fn lets_in(&self) -> Option<Guard> {
+        let mask = keeps_readers_out::<L, R>();
+        (self.guards && mask != 0).then_some(Guard { mask, value: 0 })
     }
 
     /// Whether nobody new is let in.

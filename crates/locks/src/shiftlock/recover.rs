@@ -95,7 +95,12 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
         if self.params.lease_ns == 0 || timer.stamp.generation() >= self.params.last_generation {
             return Deadline::Never;
         }
-        Deadline::At(timer.since.plus(LEASES_TO_DEATH * self.params.lease_ns))
+        Deadline::At(timer.since.plus(self.stall_ns()))
+    }
+
+    /// How long a waiter believes so that the lock is alive; 0: for ever.
+    pub(super) const fn stall_ns(&self) -> u64 {
+        LEASES_TO_DEATH * self.params.lease_ns
     }
 
     /// The stall timer ran out: reset the lock if nothing has moved. Says whether the lock is of a new generation now, by this

@@ -114,7 +114,10 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
     /// If the lock's memory cannot be reached.
     pub(crate) async fn looks_free(&self, claim: Claim) -> Result<bool, FabricError> {
         let entry = Entry::<L>::of(self.core.ep.go(self.core.word(claim.lock).read()).await?);
-        Ok(entry.tail() == Member::NOBODY && (claim.mode == Mode::Shared || entry.rdr_cnt() == 0))
+        Ok(match claim.mode {
+            Mode::Shared => entry.lets_readers_in(),
+            Mode::Exclusive => !entry.is_taken(),
+        })
     }
 
     /// Frees a writer's lock if nobody is behind it; else nothing has happened. One verb, where there are masked ones.
@@ -315,7 +318,7 @@ impl<E: Endpoint, L: Layout, R: Rules, W: HolderLookup> SharedClient<E, L, R, W>
             if !holds || entry.after_recovery().is_none() {
                 return Ok(false);
             }
-            if self.core.reset_what_was_seen(claim, entry).await? {
+            if self.core.reset_what_was_seen(claim, entry, 0).await?.is_some() {
                 return Ok(true);
             }
         }

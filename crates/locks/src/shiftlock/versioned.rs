@@ -11,6 +11,9 @@ use lockwright_fabric::{Field, Needs, Verb, Word};
 
 /// A layout whose entry has a version.
 pub trait VersionedLayout: Layout {
+    /// What a bump changes.
+    const VERSION: Field;
+
     /// Changes the entry, but no field that a client acts on, if it has these bits. As [`Layout::change`]: a layout without
     /// such a verb reads while `seen` is `None`, and then swaps exactly what was `seen`.
     fn bump(word: Word<Self::Word>, guard: Guard, seen: Option<Self::Word>) -> Verb<Self::Word>;
@@ -22,7 +25,8 @@ pub trait VersionedLayout: Layout {
 /// |---|---|---|
 /// | 0 | Epoch | |
 /// | 1–17 | RdrCnt | at most 131,071 readers at a time |
-/// | 18–31 | version | rises when a client confirms its grant, and wraps |
+/// | 18 | upgrading | a reader waits to be alone; no reader comes in |
+/// | 19–31 | version | rises when a client confirms its grant, or begins to wait for an upgrade, and wraps |
 /// | 32–39 | TailPtr, low | the slot: which of the client's acquisitions |
 /// | 40–63 | TailPtr, high | the client's peer id, never 0 |
 /// | 64–115 | RelCnt | releases so far |
@@ -34,14 +38,10 @@ pub trait VersionedLayout: Layout {
 /// was stopped between a look at whether it is still in and the verb after it, and the lock was reset 4096 times meanwhile,
 /// or a multiple of that.
 ///
-/// Every release changes RelCnt, so the entry could only come back to what it was if 16,384 readers made sure of one and
+/// Every release changes RelCnt, so the entry could only come back to what it was if 8192 readers made sure of one and
 /// the same grant between a look and a reset, and none of them left.
 #[derive(Debug)]
 pub struct Versioned;
-
-impl Versioned {
-    const VERSION: Field = Field { shift: 18, bits: 14 };
-}
 
 impl Layout for Versioned {
     type Word = u128;
@@ -56,17 +56,23 @@ impl Layout for Versioned {
     const PEER: Field = Field { shift: 40, bits: 24 };
     const REL_CNT: Field = Field { shift: 64, bits: 52 };
     const GENERATION: Field = Field { shift: 116, bits: 12 };
+    const UPGRADING: u128 = UPGRADING.mask();
     /// A client that was handed the lock confirms the grant.
     const STRAGGLERS: u64 = 0;
     const TOPS: u128 = Self::EPOCH.top()
         | Self::RDR_CNT.top()
+        | Self::UPGRADING
         | Self::VERSION.top()
         | Self::TAIL.top()
         | Self::REL_CNT.top()
         | Self::GENERATION.top();
 }
 
+const UPGRADING: Field = Field { shift: 18, bits: 1 };
+
 impl VersionedLayout for Versioned {
+    const VERSION: Field = Field { shift: 19, bits: 13 };
+
     #[inline(always)]
     fn bump(word: Word<u128>, guard: Guard, _: Option<u128>) -> Verb<u128> {
         word.guarded_fetch_add(Self::VERSION.put(1), Self::TOPS, guard.value, guard.mask)
@@ -75,7 +81,7 @@ impl VersionedLayout for Versioned {
 
 const _: () = {
     type L = Versioned;
-    let fields = [L::EPOCH, L::RDR_CNT, L::VERSION, L::TAIL, L::REL_CNT, L::GENERATION];
+    let fields = [L::EPOCH, L::RDR_CNT, UPGRADING, L::VERSION, L::TAIL, L::REL_CNT, L::GENERATION];
     assert!(Field::fill(&fields, 128), "the fields fill the word and do not overlap");
     assert!(counts_end_well::<L>());
     assert!(has_room_for(Versioned::TAIL.bits), "a grant has room for a queue member");
@@ -90,14 +96,17 @@ mod tests {
     #[test]
     fn a_new_version_changes_the_entry_and_no_field_that_is_decided_by() {
         let word = Word::<u128>::at(Addr::new(NodeId(0), 0));
-        let before = Versioned::RDR_CNT.mask() | Versioned::TAIL.put(7) | Versioned::put(Stamp::new(9, 3));
+        let before = Versioned::RDR_CNT.mask()
+            | Versioned::UPGRADING
+            | Versioned::TAIL.put(7)
+            | Versioned::put(Stamp::new(9, 3));
         let guard = |generation| Guard::generation::<Versioned>(Stamp::new(0, generation));
         let verb = Versioned::bump(word, guard(3), None);
         let after = verb.raw().op.apply(Width::W128, before).unwrap();
         let (old, new) = (Entry::<Versioned>::of(before), Entry::<Versioned>::of(after));
         assert_ne!(before, after);
         assert_eq!((old.epoch(), old.rdr_cnt(), old.tail()), (new.epoch(), new.rdr_cnt(), new.tail()));
-        assert_eq!(old.stamp(), new.stamp());
+        assert_eq!((old.stamp(), old.is_upgrading()), (new.stamp(), new.is_upgrading()));
         assert!(!happened(Versioned::bump(word, guard(2), None), before), "only in its generation");
         let full = before | Versioned::VERSION.mask();
         let wrapped = verb.raw().op.apply(Width::W128, full).unwrap();

@@ -35,7 +35,6 @@ use lockwright_fabric::{Field, Needs, Verb, Word};
 pub struct VersionedPortable;
 
 impl VersionedPortable {
-    const VERSION: Field = Field { shift: 18, bits: 9 };
     /// Acquisitions of one lock that one client can have under way, and readers inside: else RdrCnt has no room.
     pub const PER_CLIENT: u64 = 4;
 }
@@ -68,6 +67,8 @@ impl Layout for VersionedPortable {
 }
 
 impl VersionedLayout for VersionedPortable {
+    const VERSION: Field = Field { shift: 18, bits: 9 };
+
     #[inline(always)]
     fn bump(word: Word<u64>, guard: Guard, seen: Option<u64>) -> Verb<u64> {
         match seen.filter(|seen| u128::from(*seen) & guard.mask == guard.value) {

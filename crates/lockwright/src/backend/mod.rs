@@ -8,6 +8,8 @@
 //! This file knows no fabric and no protocol by name, except in [`ProtocolGrant`].
 
 #[cfg(target_os = "linux")]
+mod changes;
+#[cfg(target_os = "linux")]
 pub(crate) mod holders;
 pub(crate) mod mem;
 mod mem_locks;

@@ -119,7 +119,7 @@ impl ShmBackend {
             let token = upgraded.map_err(|why| not_changed(why, token(&granted.grant)))?;
             Ok(member.granted(records.range, ProtocolGrant::Range { token }))
         });
-        Box::pin(RangeUpgrade { change: Some(change), begun: false, given_up })
+        stoppable(change, given_up)
     }
 
     /// Makes an exclusive range shared. Blocks for the gate, which others hold for microseconds.
@@ -198,15 +198,23 @@ impl Member {
     }
 }
 
+/// `upgrade`, which ends once it is `given_up`; and it is when this is dropped.
+pub(super) fn stoppable(
+    upgrade: BoxFuture<Result<Granted, ChangeError>>,
+    given_up: GivenUp,
+) -> BoxFuture<Result<Granted, ChangeError>> {
+    Box::pin(Stoppable { change: Some(upgrade), begun: false, given_up })
+}
+
 /// An upgrade under way. Dropped, it ends as soon as it can: it may stand in the queue for the gate, and must not go on barring
 /// others.
-struct RangeUpgrade {
+struct Stoppable {
     change: Option<BoxFuture<Result<Granted, ChangeError>>>,
     begun: bool,
     given_up: GivenUp,
 }
 
-impl Future for RangeUpgrade {
+impl Future for Stoppable {
     type Output = Result<Granted, ChangeError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -218,7 +226,7 @@ impl Future for RangeUpgrade {
     }
 }
 
-impl Drop for RangeUpgrade {
+impl Drop for Stoppable {
     fn drop(&mut self) {
         if let Some(change) = self.change.take().filter(|_| self.begun) {
             self.given_up.set();
@@ -236,7 +244,7 @@ fn with_gate(members: &Members, granted: &Granted) -> Result<(Arc<Member>, Range
     }
 }
 
-fn not_changed(why: NotUpgraded, token: u64) -> ChangeError {
+pub(super) fn not_changed(why: NotUpgraded, token: u64) -> ChangeError {
     match why {
         NotUpgraded::Busy => ChangeError::Busy,
         NotUpgraded::WouldDeadlock => ChangeError::WouldDeadlock,

@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// What a space of ours is called; raised when the meaning of its memory changes.
-const TAG: &str = "lockwright 6, shiftlock with holder records";
+const TAG: &str = "lockwright 7, shiftlock with holder records";
 /// Bits of a peer's number that ShiftLock has room for.
 const PEER_BITS: u32 = 24;
 
@@ -336,8 +336,11 @@ impl Locker for ShmBackend {
         wait: bool,
     ) -> BoxFuture<Result<Granted, ChangeError>> {
         match kind {
+            Kind::Keyed => self.members.upgrade(claim, granted, wait),
             Kind::Ranges => self.upgrade_range(claim, granted, wait),
-            _ => Box::pin(std::future::ready(Err(ChangeError::Unsupported(self.description())))),
+            Kind::Semaphores => {
+                Box::pin(std::future::ready(Err(ChangeError::Unsupported(self.description()))))
+            }
         }
     }
 
@@ -348,8 +351,11 @@ impl Locker for ShmBackend {
         granted: &Granted,
     ) -> BoxFuture<Result<Granted, ChangeError>> {
         match kind {
+            Kind::Keyed => self.members.downgrade(claim, granted),
             Kind::Ranges => self.downgrade_range(claim, granted),
-            _ => Box::pin(std::future::ready(Err(ChangeError::Unsupported(self.description())))),
+            Kind::Semaphores => {
+                Box::pin(std::future::ready(Err(ChangeError::Unsupported(self.description()))))
+            }
         }
     }
 

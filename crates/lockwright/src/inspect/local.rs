@@ -53,8 +53,12 @@ impl Local {
             let (Some(client), Some(member)) = (clients.get(&peer), members.get(&peer)) else { continue };
             let Some(info) = names.get(&name_of(record.claim.lock)) else { continue };
             let alive = client.alive && !member.is_expired(now);
-            let entry = entry(&record, info, client, alive, now.since(record.since));
-            entries.extend(entry.map(|entry| Entry { changing, ..entry }));
+            let Some(entry) = entry(&record, info, client, alive, now.since(record.since)) else { continue };
+            let entry = Entry { changing, ..entry };
+            // A reader that waits to be alone is both.
+            let waits = Entry { state: EntryState::Waiting, shared: false, token: None, ..entry.clone() };
+            entries.extend((record.state == State::Upgrading).then_some(waits));
+            entries.push(entry);
         }
         entries.sort_by(|a, b| {
             let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));

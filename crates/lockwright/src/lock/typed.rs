@@ -267,7 +267,8 @@ macro_rules! read_guard {
             /// of them can wait for a holder that waits for another: there, use
             /// [`upgrade_timeout`](Self::upgrade_timeout).
             ///
-            /// A server's own spaces (`tcp://`, `rdma://`) and `mem:` offer it, and `shm:` for ranges; one round trip to a server.
+            /// A server's own spaces (`tcp://`, `rdma://`), `shm:` and `mem:` offer it; one round trip to a server. In `shm:`,
+            /// those who wait for a name while it is upgraded queue anew.
             ///
             /// # Errors
             /// [`NotChanged`], which gives the guard back. Turned into another error by `?`, it is dropped: that unlocks.
@@ -330,8 +331,8 @@ macro_rules! read_guard {
             /// Makes the lock shared, without releasing it in between: readers that wait get in, and no writer does. The read
             /// guard has a new [token](AnyGuard::token).
             ///
-            /// A server's own spaces (`tcp://`, `rdma://`) and `mem:` offer it, and `shm:` for ranges; one round trip to a
-            /// server. It never waits for another holder.
+            /// A server's own spaces (`tcp://`, `rdma://`), `shm:` and `mem:` offer it; one round trip to a server. It never
+            /// waits for another holder.
             ///
             /// # Errors
             /// [`NotChanged`], which gives the guard back.

@@ -74,8 +74,8 @@ pub(crate) fn work(task: &str) {
     // Of a one-sided space of this host the server makes the file.
     let served = !space.starts_with("shm:") || space.contains("lent:");
     let whole = space.contains(WHOLE);
-    // Only a server's own spaces can.
-    let changes = served && !space.contains("shm:") && !space.contains("lent:");
+    // By way of a server, only its own spaces can.
+    let changes = !served || (!space.contains("shm:") && !space.contains("lent:"));
     let client = open(space, served);
     let mut log = Log::open(folder, &std::process::id().to_string(), now_ns).unwrap();
     while !folder.join("stop").exists() {

@@ -2,6 +2,7 @@
 //! of everything that has to do with records and resets.
 
 use super::HolderParams;
+use super::change_cases::{self, DOWNGRADES, READS, UPGRADES, WRITES, changed};
 use crate::shiftlock::narrow::Narrow;
 use lockwright_locks::shiftlock::ShiftParams;
 use lockwright_locks::shiftlock::layout::Layout;
@@ -71,7 +72,7 @@ pub(crate) fn stopped(mut case: Case<HolderParams>) -> Case<HolderParams> {
 }
 
 pub(crate) fn all() -> Vec<Case<HolderParams>> {
-    vec![
+    let mut cases = vec![
         patient(mixed("healthy", &[WRITE, WRITE, READ], 1)),
         hasty(mixed("healthy-and-hasty", &[WRITE, WRITE], 1)),
         hasty(mixed("tries", &[WRITE, TRY_WRITE, TRY_READ], 1)),
@@ -86,7 +87,9 @@ pub(crate) fn all() -> Vec<Case<HolderParams>> {
         hasty(stopped(mixed("stopped-reader-hasty", &[WRITE, READ], 1))),
         hasty(stopped(mixed("stopped-and-tried", &[READ, TRY_READ, TRY_WRITE], 1))),
         stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2))),
-    ]
+    ];
+    cases.extend(change_cases::all());
+    cases
 }
 
 /// A writer waits for three readers who are dead, and sleeps through two recoveries: it is the same generation again.
@@ -117,6 +120,9 @@ pub(crate) fn ending() -> Vec<Case<HolderParams>> {
         patient(killed(after(last - 1, mixed("killed-and-tried", &[READ, TRY_READ, TRY_WRITE], 1)))),
         patient(stopped(after(last - 2, mixed("stopped", &[WRITE, WRITE, READ], 1)))),
         patient(stopped(after(last - 1, mixed("stopped-reader", &[READ, READ, WRITE], 1)))),
+        patient(after(last - 1, changed("upgraded-to-the-last-token", &[UPGRADES, READS, WRITES]))),
+        patient(killed(after(last - 2, changed("upgraded-and-killed", &[UPGRADES, READS, WRITES])))),
+        patient(killed(after(last - 1, changed("downgraded-and-killed", &[DOWNGRADES, WRITES, READS])))),
         patient(killed(mixed("killed-twice", &[WRITE, WRITE, WRITE], 2)).crashes(2)),
         patient(killed(mixed("killed-twice-among-readers", &[WRITE, READ, READ], 1)).crashes(2)),
     ]

@@ -4,13 +4,14 @@ use super::cases;
 use super::evictable::Evictable;
 use super::memory::{Explored as Memory, InBatches, KEYED, Part};
 use crate::Proof;
-use lockwright_fabric::{Addr, Endpoint, Needs, NodeId, PeerId, Value};
+use lockwright_fabric::{Addr, Endpoint, FabricError, Needs, NodeId, PeerId, Value};
+use lockwright_locks::holders::range_changes::NotUpgraded;
 use lockwright_locks::holders::{HolderClient, HolderSpace, HolderTable, RecordRules};
 use lockwright_locks::shiftlock::layout::{Layout, Member, Stamp};
 use lockwright_locks::shiftlock::versioned::{Versioned, VersionedLayout};
 use lockwright_locks::shiftlock::{Rules, ShiftGrant, ShiftLock, ShiftParams, Shipped};
 use lockwright_locks::{
-    Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
+    Change, Denied, Grant, Info, LockClient, Lost, Offers, Patience, Protocol, Reason, Space, Want,
 };
 use lockwright_sim::case::Case;
 use std::fmt::Debug;
@@ -263,6 +264,31 @@ impl<E: Endpoint, R: KeyedRules, L: VersionedLayout> LockClient for Explored<E, 
             },
         };
         granted.map(KeyedGrant)
+    }
+
+    async fn change(&self, grant: &mut KeyedGrant, change: Change) -> Result<(), Denied> {
+        let denied = |why| match why {
+            NotUpgraded::Denied(denied) => denied,
+            NotUpgraded::Lost => Denied::Fabric(FabricError::Evicted),
+            NotUpgraded::Busy | NotUpgraded::WouldDeadlock => Denied::Busy,
+        };
+        let (client, shared) = (&self.client, Want::shared(grant.0.lock()).claim);
+        let changed = match change {
+            Change::Upgrade(Patience::Try) => client.try_upgrade(RECORD, shared, grant.0).await,
+            Change::Upgrade(Patience::Forever) => {
+                client.upgrade_unless(RECORD, shared, grant.0, std::future::pending).await
+            }
+            Change::Upgrade(Patience::Until(deadline)) => {
+                let given_up = || client.lock().endpoint().alarm(deadline);
+                client.upgrade_unless(RECORD, shared, grant.0, given_up).await
+            }
+            Change::Downgrade => {
+                client.downgrade(RECORD, Want::exclusive(grant.0.lock()).claim, grant.0).await
+            }
+            Change::Shrink { .. } => return Err(Denied::Unsupported(&Reason("this is no range"))),
+        };
+        grant.0 = changed.map_err(denied)?;
+        Ok(())
     }
 
     async fn release(&self, grant: KeyedGrant) -> Result<(), Lost> {

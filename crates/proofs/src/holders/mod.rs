@@ -6,12 +6,14 @@
 //! | `evictable` | a fabric whose clients can be evicted |
 //! | `memory` | the holder table in the explorer's memory |
 //! | `explored`, `cases` | keyed locks |
+//! | `change_cases` | keyed locks that are upgraded and downgraded |
 //! | `explored_ranges` | ranges |
 //! | `joined` | clients that come and go |
 //! | `observed` | records that are read while they are written |
 //! | `mutants` | what must be caught |
 
 mod cases;
+mod change_cases;
 mod evictable;
 mod explored;
 mod explored_ranges;

@@ -4,6 +4,7 @@ use super::cases::{
     READ, TRY_WRITE, WRITE, hasty, killed, left_by_the_dead, mixed, patient, spent, stopped, without_tries,
     wrapping,
 };
+use super::change_cases::{DOWNGRADES, READS, TRIES, UPGRADES, WRITES, changed, trusting, without_tokens};
 use super::explored::{HolderParams, Holders, KeyedRules};
 use super::memory::{Explored, InBatches};
 use crate::shiftlock::narrow::Narrow;
@@ -118,6 +119,38 @@ mutants! {
     ConfirmedEarly = "holders-confirmed-early", "holders", Versioned, Exclusion, RecordRules::CONFIRMED_AFTER,
         "a client looks whether it was evicted before the verb that takes the lock, and not after it",
         stopped(left_by_the_dead(mixed("stopped-before-it-takes", &[TRY_WRITE, TRY_WRITE], 1).rounds(2)));
+    /// Beside them it is the only one that may write.
+    Hurried = "holders-hurried-upgrade", "holders", Versioned, Exclusion, Rules::UPGRADES_WAIT_FOR_READERS,
+        "an upgrade does not wait for the other readers",
+        without_tokens(patient(changed("upgraded", &[UPGRADES, READS])));
+    /// Each waits for the other.
+    BothUpgrade = "holders-both-upgrade", "holders", Versioned, Livelock, Rules::SECOND_UPGRADE_IS_REFUSED,
+        "of two readers that would be alone the second waits, too",
+        patient(changed("both-upgraded", &[UPGRADES, UPGRADES]));
+    /// It was alone all the while, and wrote as nobody before it.
+    UncountedUpgrade = "holders-uncounted-upgrade", "holders", Versioned, Tokens, Rules::UPGRADES_COUNT,
+        "an upgrade does not count as a release, and its token is that of the reader",
+        patient(changed("upgraded-alone", &[UPGRADES, TRIES]));
+    /// A reader came in after the look and before the verb.
+    UpgradesUnseen = "holders-upgrades-unseen", "holders", Versioned, Exclusion, Rules::UPGRADE_COMPARES_ALL,
+        "an upgrade past the dead reads the entry after the holder records, and not before",
+        without_tokens(patient(killed(changed("killed-beside-a-try", &[UPGRADES, READS, TRIES]))));
+    /// It waits for a word that nobody gives.
+    Untold = "holders-untold", "holders", Versioned, Deadlock, Rules::DOWNGRADES_TELL,
+        "a writer that becomes a reader does not tell the writer behind it",
+        trusting(changed("downgraded", &[DOWNGRADES, WRITES]));
+    /// The next writer comes in while it reads.
+    UncountedDowngrade = "holders-uncounted-downgrade", "holders", Versioned, Exclusion, Rules::DOWNGRADED_ARE_COUNTED,
+        "a writer that becomes a reader does not count as one",
+        without_tokens(hasty(changed("downgraded-and-hasty", &[DOWNGRADES, WRITES])));
+    /// The second finds the bit set and nobody who set it, as if that one had died.
+    UpgradesUnwritten = "holders-upgrades-unwritten", "holders", Versioned, Livelock, RecordRules::UPGRADES_ARE_WRITTEN_FIRST,
+        "a reader writes down that it would be alone when it already keeps others out",
+        patient(changed("both-upgraded", &[UPGRADES, UPGRADES]));
+    /// It reads, and a writer takes the lock for dead.
+    UpgradingForgotten = "holders-upgrading-forgotten", "holders", Versioned, Exclusion, RecordRules::UPGRADING_HOLDS,
+        "a look at the records passes over a reader that would be alone",
+        hasty(changed("upgraded-beside-readers", &[UPGRADES, READS, WRITES]));
 }
 
 /// A reader that has cleared its record has yet to leave: the lock is reset meanwhile, and its leaving counts in the next

@@ -11,15 +11,12 @@ use lockwright_locks::shiftlock::versioned::VersionedLayout;
 /// | 0 | Epoch | |
 /// | 1–2 | RdrCnt | at most three readers at a time |
 /// | 18–19 | version | |
+/// | 20 | upgrading | |
 /// | 32–63 | TailPtr | |
 /// | 64–69 | RelCnt | nobody is let in from 32 releases on |
 /// | 70 | generation | recoveries so far, modulo 2 |
 #[derive(Debug)]
 pub(crate) struct Narrow;
-
-impl Narrow {
-    const VERSION: Field = Field { shift: 18, bits: 2 };
-}
 
 impl Layout for Narrow {
     type Word = u128;
@@ -34,8 +31,10 @@ impl Layout for Narrow {
     const PEER: Field = Field { shift: 40, bits: 24 };
     const REL_CNT: Field = Field { shift: 64, bits: 6 };
     const GENERATION: Field = Field { shift: 70, bits: 1 };
+    const UPGRADING: u128 = 1 << 20;
     const STRAGGLERS: u64 = 0;
     const TOPS: u128 = Self::EPOCH.top()
+        | Self::UPGRADING
         | Self::RDR_CNT.top()
         | Self::VERSION.top()
         | Self::TAIL.top()
@@ -44,6 +43,8 @@ impl Layout for Narrow {
 }
 
 impl VersionedLayout for Narrow {
+    const VERSION: Field = Field { shift: 18, bits: 2 };
+
     #[inline(always)]
     fn bump(word: Word<u128>, guard: Guard, _: Option<u128>) -> Verb<u128> {
         word.guarded_fetch_add(Self::VERSION.put(1), Self::TOPS, guard.value, guard.mask)
