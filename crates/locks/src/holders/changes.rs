@@ -97,8 +97,8 @@ impl<E: Endpoint, B: Recorder, R: Rules + RecordRules, L: VersionedLayout> Holde
                 self.recorder().restate(record, State::Upgrading, claim).await?;
             }
             let changed = self.lock().until_changed(grant.lock(), seen, looked);
-            unless(given_up(), changed).await.ok_or(NotUpgraded::Busy)??;
-            looked += 1;
+            let changed = unless(given_up(), changed).await.ok_or(NotUpgraded::Busy)??;
+            looked = if changed { 0 } else { looked + 1 };
             self.lock().endpoint().mark("holders: looks again for an upgrade", &[u64::from(*bars)]);
         }
     }

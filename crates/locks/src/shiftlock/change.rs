@@ -6,8 +6,8 @@
 //! **Upgrade.** A reader is alone if
 //!
 //! - the entry says so: RdrCnt is one, and no writer is queued. Then it becomes the writer as if it had left and queued at once;
-//! - or the holder records say so: nobody else who is alive holds the lock. Others that are counted are dead, or wait, in which
-//!   mode ever. Then the entry is reset, as by a recovery, but for this client as the writer. Why that is safe is why a recovery
+//! - or the holder records say so: nobody else who is alive holds the lock. Others that are counted are dead, or wait, in
+//!   whichever mode. Then the entry is reset, as by a recovery, but for this client as the writer. Why that is safe is why a recovery
 //!   is: a holder that the look did not find has changed the entry since it was read. Those who wait start again, behind it.
 //!
 //! A reader that waits for the others sets a bit that keeps readers out; a queued writer does that anyway. No exclusion rests on
@@ -100,20 +100,21 @@ impl<E: Endpoint, L: VersionedLayout, R: Rules, W: HolderLookup> SharedClient<E,
         }
     }
 
-    /// Waits until the entry is not as `seen` any more, or it is time to look at the records again, after so many looks.
+    /// Waits until the entry is not as `seen` any more; `false` if it is time to look at the records again, after so many looks
+    /// at this entry.
     pub(crate) async fn until_changed(
         &self,
         lock: u64,
         seen: Entry<L>,
         looked: u32,
-    ) -> Result<(), FabricError> {
+    ) -> Result<bool, FabricError> {
         let core = &self.core;
         let look_again = match core.stall_ns() {
             0 => Deadline::Never,
             longest => Deadline::At(core.look().await.plus(longest.min(FIRST_LOOK_NS << looked.min(16)))),
         };
         let changed = Cond::Ne { mask: u128::MAX, value: seen.bits };
-        core.ep.wait_until(core.word(lock).until(changed).by(look_again)).await.map(drop)
+        Ok(core.ep.wait_until(core.word(lock).until(changed).by(look_again)).await?.met)
     }
 
     /// The reader of `grant`, which kept readers out, waits no more. `false` if the lock was taken away.
