@@ -91,8 +91,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     tracing_subscriber::registry().with(lines).with(args.log.clone()).init();
     let events = Events::open(stop_signals()?)?;
-    let options = options(args)?;
-    let switch = match events.during("lockwright-start", move || Switch::start(options))? {
+    // Files that are named can be pipes, file systems can hang: whatever starting waits for, a signal ends it.
+    let told = args.clone();
+    let start = move || -> Result<Switch> { Ok(Switch::start(options(&told)?)?) };
+    let switch = match events.during("lockwright-start", start)? {
         Ok(switch) => switch?,
         Err(came) => {
             say!("stopped by {came} before it was started");
