@@ -64,8 +64,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     tracing_subscriber::registry().with(lines).with(args.log.clone()).init();
     let events = Events::open(stop_signals()?)?;
-    let (options, client) = (options(args), args.space.trust.options()?);
-    let mounted = match events.during("lockwright-start", move || Mounted::new(&options, &client))? {
+    // The secret's file can be a pipe: whatever starting waits for, a signal ends it.
+    let (options, trust) = (options(args), args.space.trust.clone());
+    let start = move || -> Result<Mounted> { Ok(Mounted::new(&options, &trust.options()?)?) };
+    let mounted = match events.during("lockwright-start", start)? {
         Ok(mounted) => mounted?,
         Err(came) => {
             say!("stopped by {came} before it was mounted");

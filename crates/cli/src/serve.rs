@@ -36,7 +36,7 @@ Examples:
   lockwright serve --rdma 10.0.0.7:5626 --secret-file secret over RDMA too (builds with the feature `rdma`)
   lockwright serve --rdma --lend stock                      also memory whose locks clients take by verbs of their own:
   lockwright run --space rdma://127.0.0.1/lent:stock job -- cmd
-  lockwright serve --rdma --lend stock --local              which processes of this machine take by CPU instructions:
+  lockwright serve --rdma --lend stock,local                which processes of this machine take by CPU instructions:
   lockwright run --space shm:lent:stock job -- cmd          contends with the one above
   lockwright serve --cluster etcd://10.0.0.1,10.0.0.2,10.0.0.3/prod   one of several servers (feature `cluster`):
   lockwright run --space cluster://10.0.0.1,10.0.0.2,10.0.0.3/prod/stock job -- cmd
@@ -92,14 +92,17 @@ pub(crate) struct Args {
     /// Space of this host's shared memory to offer to clients that know the secret; may be given several times
     #[arg(long, value_name = "SPACE")]
     export: Vec<String>,
-    /// Lend memory for a space, lent:NAME, whose locks clients take by the verbs of their NICs; may be given several times.
+    /// Lend memory for a space, lent:NAME, whose locks clients take by the verbs of their NICs (without --rdma by verbs over TCP,
+    /// which this CPU executes: slower than a space of the server's own); may be given several times.
     /// NAME,tree: ranges on trees, in one round trip or a few, as whole units; with unit=N (numbers of a unit, 4096), units=N (of a
-    /// range lock, 4096) and names=N (256)
-    #[arg(long, value_name = "NAME[,tree...]", value_parser = one_sided_space, requires = "rdma")]
+    /// range lock, 4096) and names=N (256).
+    /// NAME,local[=BUDGET]: processes of this machine are in it, too: they say shm:lent:NAME and take the same locks by CPU
+    /// instructions. Names only, no ranges; a side has at most BUDGET (8) grants in a row, and one that waits sees at most two such
+    /// turns
+    #[arg(long, value_name = "NAME[,tree...|,local...]", value_parser = one_sided_space)]
     lend: Vec<OneSidedSpace>,
-    /// Lend to processes of this machine, too: they say shm:lent:NAME and take the same locks by CPU instructions. Names only,
-    /// no ranges; a side has at most BUDGET grants in a row, and one that waits sees at most two such turns [default: 8]
-    #[arg(long, value_name = "BUDGET", num_args = 0..=1, default_missing_value = "8", requires = "lend",
+    /// The same as `local` for every --lend that says neither `tree` nor `local`
+    #[arg(long, value_name = "BUDGET", num_args = 0..=1, default_missing_value = DEFAULT_BUDGET, requires = "lend",
         value_parser = clap::value_parser!(u16).range(1..))]
     local: Option<u16>,
     /// Threads that read connections [default: one for every two cores, at most 8]
@@ -141,14 +144,24 @@ struct Tree {
     names: u64,
 }
 
+/// How names are locked where processes of this host are not in the space.
+const HOLDERS: &str = "names by holders, ShiftLock with membership";
+
 impl OneSidedSpace {
+    /// With what `--local` says of it.
+    fn with(&self, local: Option<u16>) -> Self {
+        Self { local: self.local.or(local.filter(|_| self.tree.is_none())), ..self.clone() }
+    }
+
     /// What its locks are, in words.
     fn protocols(&self) -> String {
         match (self.tree, self.local) {
-            (_, Some(budget)) => format!("names by the asymmetric lock, budget {budget}; no ranges"),
-            (None, None) => "names by ShiftLock, ranges exact".to_owned(),
+            (_, Some(budget)) => {
+                format!("names by qplock-member, the asymmetric lock, budget {budget}; no ranges")
+            }
+            (None, None) => format!("{HOLDERS}; exact ranges by their records"),
             (Some(Tree { unit, units, .. }), None) => {
-                format!("names by ShiftLock, ranges by Citron: {units} units of {unit}")
+                format!("{HOLDERS}; ranges by citron-member, {units} units of {unit}")
             }
         }
     }
@@ -168,16 +181,16 @@ impl OneSidedSpace {
 
     fn add_to(&self, options: ServerOptions) -> Result<ServerOptions, String> {
         match (self.tree, self.local) {
-            (Some(_), Some(_)) => Err(format!(
-                "lent:{} is on trees, and a space of this host's processes (--local) has no ranges",
-                self.name
-            )),
+            (Some(_), Some(_)) => unreachable!("a space is asked for as one or the other"),
             (None, Some(budget)) => options.lend_local(&self.name, budget),
             (None, None) => Ok(options.lend(&self.name)),
             (Some(Tree { unit, units, names }), None) => options.lend_tree(&self.name, unit, units, names),
         }
     }
 }
+
+/// Grants that one side of a local space has in a row, unless told otherwise.
+const DEFAULT_BUDGET: &str = "8";
 
 /// A name that can stand in an address, and how ranges are kept.
 fn one_sided_space(text: &str) -> Result<OneSidedSpace, String> {
@@ -187,22 +200,28 @@ fn one_sided_space(text: &str) -> Result<OneSidedSpace, String> {
     if name.is_empty() || name.len() > 200 || name.contains(['?', '/', ':', '\n']) {
         return Err("a name of a one-sided space has no `?`, `/`, `:` or `,` in it".to_owned());
     }
-    let mut tree = None;
+    let (mut tree, mut local) = (None, None);
     for (index, part) in parts.enumerate() {
-        if index == 0 && part == "tree" {
-            tree = Some(Tree { unit: 4096, units: 4096, names: 256 });
-            continue;
-        }
-        let Some(tree) = &mut tree else { return Err("after the name comes `tree`, or nothing".to_owned()) };
-        let set = part.split_once('=').and_then(|(key, value)| Some((key, value.parse::<u64>().ok()?)));
-        match set {
-            Some(("unit", value)) => tree.unit = value,
-            Some(("units", value)) => tree.units = value,
-            Some(("names", value)) => tree.names = value,
-            _ => return Err(format!("{part} is none of unit=N, units=N and names=N")),
+        let (key, value) = part.split_once('=').map_or((part, None), |(key, value)| (key, Some(value)));
+        match (index, key, value) {
+            (0, "tree", None) => tree = Some(Tree { unit: 4096, units: 4096, names: 256 }),
+            (0, "local", _) => {
+                let budget = value.unwrap_or(DEFAULT_BUDGET).parse().ok().filter(|budget| *budget > 0);
+                local = Some(budget.ok_or("a budget is a number from 1 to 65535, as in NAME,local=8")?);
+            }
+            (0, ..) => return Err("after the name comes `tree`, `local`, or nothing".to_owned()),
+            _ => {
+                let Some(tree) = &mut tree else { return Err("nothing comes after `local`".to_owned()) };
+                match (key, value.and_then(|value| value.parse::<u64>().ok())) {
+                    ("unit", Some(value)) => tree.unit = value,
+                    ("units", Some(value)) => tree.units = value,
+                    ("names", Some(value)) => tree.names = value,
+                    _ => return Err(format!("{part} is none of unit=N, units=N and names=N")),
+                }
+            }
         }
     }
-    let space = OneSidedSpace { name: name.to_owned(), tree, local: None };
+    let space = OneSidedSpace { name: name.to_owned(), tree, local };
     space.add_to(ServerOptions::default()).map(|_| space.clone())
 }
 
@@ -231,7 +250,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
             "lends": args
                 .lend
                 .iter()
-                .map(|space| OneSidedSpace { local: args.local, ..space.clone() }.json())
+                .map(|space| space.with(args.local).json())
                 .collect::<Vec<_>>(),
             "recovering": server.began_recovering(),
         });
@@ -244,13 +263,14 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         if let Some((rdma, device)) = server.rdma() {
             writeln!(out, "RDMA by {device}; clients say --space rdma://{rdma}/NAME")?;
         }
-        for (space, (rdma, _)) in args.lend.iter().zip(server.rdma().into_iter().cycle()) {
-            let space = OneSidedSpace { local: args.local, ..space.clone() };
+        let lends_at = match server.rdma() {
+            Some((rdma, _)) => format!("rdma://{rdma}"),
+            None => format!("tcp://{address}"),
+        };
+        for space in &args.lend {
+            let space = space.with(args.local);
             let (name, protocols) = (&space.name, space.protocols());
-            writeln!(
-                out,
-                "lends memory to clients that say --space rdma://{rdma}/lent:{name} ({protocols})"
-            )?;
+            writeln!(out, "lends memory to clients that say --space {lends_at}/lent:{name} ({protocols})")?;
             if space.local.is_some() {
                 writeln!(out, "and to processes of this machine that say --space shm:lent:{name}")?;
             }
@@ -410,8 +430,7 @@ fn options(args: &Args, passed: Option<TcpListener>) -> Result<ServerOptions> {
         options = options.export(space);
     }
     for space in &args.lend {
-        let space = OneSidedSpace { local: args.local, ..space.clone() };
-        options = space.add_to(options).map_err(anyhow::Error::msg)?;
+        options = space.with(args.local).add_to(options).map_err(anyhow::Error::msg)?;
     }
     for space in &args.retain_off {
         options =

@@ -3,7 +3,7 @@
 use crate::TrustArgs;
 use crate::serve::{Events, address, state_file, stop_signals};
 use anyhow::{Context, Result};
-use lockwright_fabric::backend::tcp::{Secret, TlsServer};
+use lockwright_fabric::backend::tcp::{Secret, Subnet, TlsServer};
 use lockwright_server::{DEFAULT_LOCKS, DEFAULT_SWITCH_LISTEN, Switch, SwitchOptions};
 use lockwright_term::{Outcome, say};
 use serde_json::{Value, json};
@@ -25,6 +25,7 @@ Examples:
   lockwright switch --status=10.0.0.7 --json
   lockwright switch --metrics 127.0.0.1:9465                 answers Prometheus on /metrics
   lockwright switch --listen 0.0.0.0:5627 --secret-file secret   for other machines, with a secret that clients must know
+  lockwright switch --listen 0.0.0.0:5627 --secret-file secret --allow 10.7.0.0/16   and for those of one rack
 
 Its spaces have mutexes and reader-writer locks. It refuses to listen where other machines can reach it without
 --secret-file or --tls-cert/--tls-key; packets carry a checksum under a key that each client gets when it joins.
@@ -54,6 +55,9 @@ pub(crate) struct Args {
     /// With --status: certificates (PEM) by which the decider is known
     #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_TLS_CA", requires = "status")]
     tls_ca: Option<PathBuf>,
+    /// Where clients may be, as 10.7.0.0/16 or 10.7.3.4; what comes from elsewhere is dropped. May be given several times
+    #[arg(long, value_name = "SUBNET", value_delimiter = ',')]
+    allow: Vec<Subnet>,
     /// Names that can be in use at a time
     #[arg(long, value_name = "N", default_value_t = DEFAULT_LOCKS, value_parser = clap::value_parser!(u64).range(1..=1_680_000))]
     locks: u64,
@@ -91,8 +95,10 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     tracing_subscriber::registry().with(lines).with(args.log.clone()).init();
     let events = Events::open(stop_signals()?)?;
-    let options = options(args)?;
-    let switch = match events.during("lockwright-start", move || Switch::start(options))? {
+    // Files that are named can be pipes, file systems can hang: whatever starting waits for, a signal ends it.
+    let told = args.clone();
+    let start = move || -> Result<Switch> { Ok(Switch::start(options(&told)?)?) };
+    let switch = match events.during("lockwright-start", start)? {
         Ok(switch) => switch?,
         Err(came) => {
             say!("stopped by {came} before it was started");
@@ -137,6 +143,7 @@ fn options(args: &Args) -> Result<SwitchOptions> {
         listen: args.listen,
         secret: secret.transpose()?,
         tls,
+        allow: args.allow.clone(),
         locks: args.locks,
         heartbeat: args.heartbeat,
         grace: args.grace,

@@ -206,19 +206,44 @@ fn a_process_of_another_time_namespace_is_refused_in_one_line() {
     assert_eq!(holder.end().0, Some(128 + 15));
 }
 
+/// What this build can serve.
+const SERVERS: &[&str] = if cfg!(feature = "fiss") { &["serve", "switch"] } else { &["serve"] };
+
 #[test]
 fn a_server_whose_state_is_no_file_says_so_in_one_line() {
     let scratch = Scratch::new("state");
     let fifo = scratch.file("fifo");
     mkfifo(&fifo, Mode::S_IRWXU).unwrap();
     mkfifo(&scratch.file("state.lock"), Mode::S_IRWXU).unwrap();
-    for state in ["/dev/full", fifo.to_str().unwrap(), scratch.file("state").to_str().unwrap()] {
-        let serve = ["serve", "--listen", "127.0.0.1:0", "--state", state];
-        let output = lockwright(&scratch.folder, &serve).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{state}: {output:?}");
-        assert!(one_line(&output).contains("is not a regular file"), "{output:?}");
+    let states = [fifo, scratch.file("state"), "/dev/full".into(), "/dev/zero".into()];
+    for server in SERVERS {
+        for state in &states {
+            let serve = [server, "--listen", "127.0.0.1:0", "--state", state.to_str().unwrap()];
+            let output = lockwright(&scratch.folder, &serve).output().unwrap();
+            assert_eq!(output.status.code(), Some(2), "{state:?}: {output:?}");
+            assert!(one_line(&output).contains("is not a regular file"), "{output:?}");
+        }
     }
-    assert!(!Path::new("/dev/full.lock").exists(), "nothing is left beside a device");
+    for device in ["full", "zero"] {
+        assert!(!Path::new(&format!("/dev/{device}.lock")).exists(), "nothing is left beside a device");
+    }
+}
+
+#[test]
+fn a_link_beside_the_state_is_not_written_through() {
+    let scratch = Scratch::new("link");
+    let victim = scratch.file("victim");
+    for server in SERVERS {
+        fs::write(&victim, "precious").unwrap();
+        let state = scratch.file(server);
+        let fresh = scratch.file(&format!("{server}.new"));
+        std::os::unix::fs::symlink(&victim, &fresh).unwrap();
+        let serve = [server, "--listen", "127.0.0.1:0", "--state", state.to_str().unwrap()];
+        let served = Started::new(lockwright(&scratch.folder, &serve));
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious", "{server}");
+        stop(&served);
+        assert_eq!(served.end().0, Some(0));
+    }
 }
 
 #[test]
@@ -274,12 +299,33 @@ fn a_server_that_waits_for_something_while_it_starts_ends_by_sigterm() {
     let scratch = Scratch::new("slow-start");
     let fifo = scratch.file("secret");
     mkfifo(&fifo, Mode::S_IRWXU).unwrap();
-    let serve = ["serve", "--listen", "127.0.0.1:0", "--secret-file", fifo.to_str().unwrap()];
-    let mut served = lockwright(&scratch.folder, &serve).spawn().unwrap();
-    // Open for writing as soon as the server has opened it for reading, and never written.
-    let _writer = fs::OpenOptions::new().write(true).open(&fifo).unwrap();
-    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", served.id())).unwrap();
-    let pid: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
-    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).unwrap();
-    assert_eq!(served.wait().unwrap().code(), Some(0));
+    let secret = fifo.to_str().unwrap();
+    let mut starts: Vec<Vec<&str>> = SERVERS
+        .iter()
+        .map(|server| vec![*server, "--listen", "127.0.0.1:0", "--secret-file", secret])
+        .collect();
+    if cfg!(feature = "mount") {
+        let folder = scratch.folder.to_str().unwrap();
+        starts.push(vec![
+            "mount",
+            "--space",
+            "tcp://127.0.0.1:1/x",
+            "--name",
+            "x",
+            "--secret-file",
+            secret,
+            folder,
+            folder,
+        ]);
+    }
+    for start in starts {
+        let mut served = lockwright(&scratch.folder, &start).spawn().unwrap();
+        // Open for writing as soon as the server has opened it for reading, and never written.
+        let writer = fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", served.id())).unwrap();
+        let pid: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+        assert_eq!(served.wait().unwrap().code(), Some(0), "{start:?}");
+        drop(writer);
+    }
 }

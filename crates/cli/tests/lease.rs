@@ -197,6 +197,63 @@ fn tries_and_opens_at_a_stopped_server_end_in_bounded_time_and_say_why() {
     assert!(other.rwlock("b").unwrap().read().wait().is_ok());
 }
 
+/// Once such a client waited until its lease was over, some eight seconds, whatever its timeout.
+#[test]
+fn at_a_stopped_server_clients_of_a_lent_space_also_get_an_answer_in_bounded_time() {
+    let options = ["--listen", "127.0.0.1:0", "--grace", "600", "--state", "none"];
+    let lend = ["--lend", "exact", "--lend", "trees,tree", "--lend"];
+    let local = format!("lease-{},local", std::process::id());
+    let served = Started::new(lockwright(&[&["serve", "--json"], &options[..], &lend, &[&local]].concat()));
+    let said: serde_json::Value = serde_json::from_str(&served.line).unwrap();
+    let at = |space: &str| format!("tcp://{}/lent:{space}", said["listening"].as_str().unwrap());
+    let options = Client::options().timeout(Duration::from_millis(300));
+    let names = ["exact", "trees", local.trim_end_matches(",local")];
+    let clients = names.map(|name| options.clone().open(&at(name)).wait().unwrap());
+    let locks = clients.each_ref().map(|client| client.rwlock("a").unwrap());
+    let ranges = [clients[0].range_lock("r").unwrap(), clients[1].range_lock("r").unwrap()];
+    let held = locks.each_ref().map(|lock| lock.read().wait().unwrap());
+    served.send(Signal::SIGSTOP);
+    let status = format!("/proc/{}/status", served.child.id());
+    while !fs::read_to_string(&status).unwrap().contains("State:\tT") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let began = std::time::Instant::now();
+    let late = |error: TryLockError| match error {
+        TryLockError::Failed(LockError::Disconnected(why)) => assert!(why.contains("0.3 s"), "{why}"),
+        error => panic!("{error:?}"),
+    };
+    for lock in &locks {
+        late(lock.try_write().wait().unwrap_err());
+        late(block_on(lock.try_write()).unwrap_err());
+        assert_eq!(lock.write_timeout(Duration::from_millis(50)).wait().unwrap_err(), LockError::TimedOut);
+    }
+    for lock in &ranges {
+        late(lock.try_write(0..4).wait().unwrap_err());
+        late(block_on(lock.try_write(4..8)).unwrap_err());
+    }
+    for client in &clients {
+        let opened = client.mutex("b").map(drop).unwrap_err().to_string();
+        assert!(opened.contains("did not answer within 0.3 s"), "{opened}");
+    }
+    let opened = options.open(&at("exact")).wait().map(drop).unwrap_err().to_string();
+    assert!(opened.contains("did not answer within 0.3 s"), "{opened}");
+    // Fifteen waits of 0.3 s at most, on a machine that has other things to do; one lease would be 600 s.
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    // Whatever was given up is not held once the server goes on.
+    served.send(Signal::SIGCONT);
+    drop(held);
+    for name in names {
+        let other = Client::open(&at(name)).wait().unwrap();
+        assert!(other.rwlock("a").unwrap().write().wait().is_ok());
+    }
+    for name in &names[..2] {
+        let other = Client::open(&at(name)).wait().unwrap();
+        assert!(other.range_lock("r").unwrap().write(0..8).wait().is_ok());
+    }
+    let file = lockwright_fabric::backend::shm::space_path(&format!("lent.{}", names[2])).unwrap();
+    let _ = fs::remove_file(file);
+}
+
 /// A server whose clients lose their locks after 2.8 s, and where it listens.
 fn short_lease() -> (Started, SocketAddr) {
     let options = ["--listen", "127.0.0.1:0", "--grace", "2.5", "--heartbeat", "0.1"];

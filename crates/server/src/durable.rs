@@ -23,7 +23,7 @@
 //! rise even if the file is lost. See decision 0010.
 
 mod disk;
-mod file;
+pub(crate) mod file;
 mod holders;
 mod journal;
 mod values;

@@ -244,3 +244,38 @@ fn what_is_no_packet_of_a_client_is_dropped_and_counted() {
     assert!(count("forged") > 0 && count("malformed") > 0);
     assert!(client.mutex("a").unwrap().lock().wait().is_ok());
 }
+
+/// Once its packets counted as forged from then on, and acquires hung without a word.
+#[test]
+fn a_client_whose_packets_come_from_another_address_is_found_again() {
+    let switch = switch();
+    let network = Lossy::to(switch.address(), 1, 11);
+    let (moved, other) = (client(network.address), client(switch.address()));
+    let held = moved.mutex("a").unwrap().lock().wait().unwrap();
+    network.move_clients();
+    // What it asks for from there is granted.
+    let late = moved.mutex("b").unwrap().lock_timeout(LONG).wait();
+    assert!(late.is_ok(), "{late:?}");
+    // And who asks for what it holds finds it, though it says nothing by itself.
+    network.move_clients();
+    let waiter = std::thread::spawn(move || other.mutex("a").unwrap().lock_timeout(LONG).wait().map(drop));
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(held.state(), GuardState::Held);
+    held.unlock().wait().unwrap();
+    waiter.join().unwrap().unwrap();
+}
+
+#[test]
+fn a_client_from_where_none_may_be_is_not_heard() {
+    let only = |allow: &str| SwitchOptions { allow: vec![allow.parse().unwrap()], ..options() };
+    let switch = Switch::start(only("127.0.0.0/8")).unwrap();
+    drop(client(switch.address()).mutex("a").unwrap().lock().wait().unwrap());
+    let switch = Switch::start(only("10.7.0.0/16")).unwrap();
+    let space = format!("fiss://{}/stock", switch.address());
+    let refused = Client::options().timeout(Duration::from_millis(300)).open(&space).wait();
+    assert!(refused.is_err(), "{refused:?}");
+    let packets = UdpSocket::bind("127.0.0.1:0").unwrap();
+    packets.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    packets.send_to(&[0; 56], switch.address()).unwrap();
+    assert!(packets.recv_from(&mut [0; 64]).is_err());
+}

@@ -348,6 +348,12 @@ fn a_range_on_a_tree_is_downgraded_and_lets_readers_in() {
     drop(theirs.read(0..64).wait().unwrap());
     drop(guard);
     eventually("all of it is free", || theirs.try_write(0..u64::MAX).wait().is_ok());
+    // It is given back as a whole.
+    let mut guard = mine.write(0..64).wait().unwrap();
+    let refused = guard.unlock_part(0..16).unwrap_err();
+    assert!(refused.to_string().contains("given back as a whole"), "{refused}");
+    assert_eq!((guard.state(), guard.range()), (GuardState::Held, 0..64));
+    drop(guard);
     // Names of such a space are ShiftLock's.
     let refused = one.rwlock("a").unwrap().write().wait().unwrap().downgrade().wait().unwrap_err();
     assert!(matches!(refused.error, ChangeError::Unsupported(_)), "{refused:?}");
@@ -374,4 +380,42 @@ fn a_client_that_is_killed_frees_its_ranges_on_a_tree_and_nobody_elses() {
     }
     drop(beside);
     eventually("all of it is free", || lock.try_write(0..u64::MAX).wait().is_ok());
+}
+
+/// From the end of a process that holds a mutex and a range to the moment when another client has the one, and the other.
+fn freed_after(server: &Server, kind: &str) -> Duration {
+    let next = client(server);
+    let (mutex, ranges) = (next.mutex("a").unwrap(), next.range_lock("a").unwrap());
+    let test = "a_death_frees_a_range_on_a_tree_as_soon_as_a_mutex";
+    let times = (0..5).map(|_| {
+        let (mut child, _) = holder(&address(server), test);
+        let began = Instant::now();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        match kind {
+            "mutex" => drop(mutex.lock().wait().unwrap()),
+            _ => drop(ranges.write(99..101).wait().unwrap()),
+        }
+        let freed = began.elapsed();
+        // What else it held must not stand in the next one's way.
+        drop((mutex.lock().wait().unwrap(), ranges.write(0..100).wait().unwrap()));
+        freed
+    });
+    times.min().unwrap()
+}
+
+/// A mutex is free at the latest when its waiter has waited for a second and looks by itself, a range once the server has looked after
+/// what was left. A client's lease is over 20 s later.
+#[test]
+fn a_death_frees_a_range_on_a_tree_as_soon_as_a_mutex() {
+    if let Ok(address) = std::env::var(TASK) {
+        return hold(&address);
+    }
+    let server = tree_server();
+    let bound = Duration::from_secs(2);
+    for kind in ["mutex", "range on a tree"] {
+        let freed = freed_after(&server, kind);
+        println!("{kind}: free after {freed:?}");
+        assert!(freed < bound, "{kind}: free after {freed:?}, which is not {bound:?}");
+    }
 }

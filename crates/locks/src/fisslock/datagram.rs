@@ -46,7 +46,8 @@
 //! which the protocol takes for what they are, and not readers of the network.
 //!
 //! HELLO tells the decider the address at which a machine is, and comes back as it is: so both know that packets get through. The
-//! first one under a key counts, and packets under that key are taken from no other address.
+//! first one under a key counts, and packets under that key are taken from no other address. A machine whose address changes asks the
+//! control plane for another key.
 //!
 //! What this file must not do: let anything through that a state machine would trip over. Whatever is not exactly as above
 //! is refused as a whole.

@@ -317,6 +317,17 @@ pub(crate) trait Locker {
         None
     }
 
+    /// How long a try may take, awaited or waited for, before it ends with [`no_answer`](Self::no_answer); what it has begun is
+    /// then seen through, and given back.
+    fn answer_limit(&self) -> Option<Duration> {
+        None
+    }
+
+    /// What such a try says.
+    fn no_answer(&self) -> LockError {
+        LockError::TimedOut
+    }
+
     /// Acquires the lock, however long it takes.
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>>;
 

@@ -151,6 +151,14 @@ impl Locker for RecordedBackend {
         self.inner.try_limit()
     }
 
+    fn answer_limit(&self) -> Option<Duration> {
+        self.inner.answer_limit()
+    }
+
+    fn no_answer(&self) -> LockError {
+        self.inner.no_answer()
+    }
+
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
         self.asking(kind, claim, |inner| inner.acquire(kind, claim))
     }

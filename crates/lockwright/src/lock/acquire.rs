@@ -309,9 +309,10 @@ impl Attempt {
     ) -> Poll<Result<AnyGuard, LockError>> {
         let core = Arc::clone(&self.core);
         let span = Span::wait(&core, &self.claim);
-        self.step = Step::Waiting(Box::new(Waiting { core, alarm: None, queueing, _span: span }));
+        let waiting = Waiting { core: Arc::clone(&core), alarm: None, queueing, _span: span };
+        self.step = Step::Waiting(Box::new(waiting));
         if self.deadline.is_none() {
-            let patience = self.patience.filter(|patience| !patience.is_zero());
+            let patience = if self.may_wait() { self.patience } else { core.space.answer_limit() };
             self.deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
         }
         self.waiting(cx)
@@ -326,7 +327,8 @@ impl Attempt {
             }
             Poll::Pending if self.deadline.is_some_and(|deadline| waiting.is_late(deadline, cx)) => {
                 self.step = Step::Done;
-                Poll::Ready(Err(LockError::TimedOut))
+                let tried = || self.core.space.no_answer();
+                Poll::Ready(Err(if self.may_wait() { LockError::TimedOut } else { tried() }))
             }
             Poll::Pending => Poll::Pending,
         }

@@ -1,7 +1,8 @@
 //! A question that the server answers with bytes: a listing, a look, the place of a lock.
 
 use super::driver::{self, OtherWaiter};
-use super::link::Remote;
+use super::link::{Remote, late};
+use super::one_sided::answered::Answered;
 use super::table::Stage;
 use crate::backend::Refused;
 use crate::error::LockError;
@@ -65,10 +66,12 @@ impl<F> Drop for Inquiry<F> {
     }
 }
 
-/// Where the server keeps the lock that `handle` stands for, and from where its tokens are counted. Blocks for a round trip.
+/// Where the server keeps the lock that `handle` stands for, and from where its tokens are counted. Blocks for a round trip, and not
+/// longer than the server may take to answer.
 pub(super) fn place_of(remote: &Arc<Remote>, handle: u64) -> Result<(u64, u64), String> {
-    let found = driver::outcome(remote, Inquiry::new(remote, move |id| Request::Find { id, handle }));
-    let found = found.map_err(|error| error.to_string())?;
+    let asked = Inquiry::new(remote, move |id| Request::Find { id, handle });
+    let found = driver::outcome(remote, Answered::new(remote, asked));
+    let found = found.ok_or_else(|| late(remote.timeout()))?.map_err(|error| error.to_string())?;
     let (lock, base) = found.split_first_chunk::<8>().ok_or("it has no place")?;
     Ok((u64::from_le_bytes(*lock), base.try_into().map_or(0, u64::from_le_bytes)))
 }

@@ -24,6 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 /// Pauses between attempts to connect again.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
@@ -313,6 +314,14 @@ impl Remote {
     /// How long the server may take to answer a try.
     pub(crate) fn timeout(&self) -> Duration {
         self.options.transport.timeout()
+    }
+
+    /// Wakes `waker` at `due`.
+    pub(super) fn wake_at(&self, due: Instant, waker: Waker) -> JoinHandle<()> {
+        self.runtime.spawn(async move {
+            tokio::time::sleep_until(due.into()).await;
+            waker.wake();
+        })
     }
 
     /// Wakes those whose tries have not been answered in time, and those whose lease is over. Says when to look again.

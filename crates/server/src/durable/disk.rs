@@ -2,12 +2,11 @@
 //!
 //! What this file must not do: decide anything.
 
-use super::file::{self, StateFile};
+use super::file::{self, StateFile, alone, beside};
 use super::holders::{self, Holders};
 use super::journal::Journal;
 use super::values;
 use crate::lock_table::MAX_SESSIONS;
-use lockwright_fabric::backend::shm::open_regular;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
@@ -205,21 +204,4 @@ impl Disk {
             Self::Memory(journal) => journal.complete_holders(),
         }
     }
-}
-
-/// The neighbour of the state file whose name ends so.
-fn beside(path: &Path, end: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(end);
-    name.into()
-}
-
-/// A lock on the file's neighbour: the file itself is replaced at every start.
-fn alone(path: &Path) -> io::Result<File> {
-    let file = open_regular(&beside(path, ".lock"), true)?;
-    file.try_lock().map_err(|error| match error {
-        std::fs::TryLockError::WouldBlock => io::Error::other("another server uses it"),
-        std::fs::TryLockError::Error(error) => error,
-    })?;
-    Ok(file)
 }

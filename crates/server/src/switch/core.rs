@@ -16,7 +16,7 @@ use super::memory::{Memory, Past};
 use super::names::{Names, Unbound};
 use super::report::{Phase as ReportedPhase, Report};
 use lockwright::internal::fiss::{Answer, MACHINES, Request, Taken, Welcome, params, pieces};
-use lockwright_fabric::backend::tcp::Inbox;
+use lockwright_fabric::backend::tcp::{Inbox, Subnet};
 use lockwright_fabric::{Message, Outbox, PeerId, Role, Time};
 use lockwright_locks::fisslock::datagram::{self, Ends, HELLO, Key, Limits, Malformed};
 use lockwright_locks::fisslock::{Coordinator, Decider, Params, Shipped, machine_of};
@@ -58,6 +58,8 @@ pub(super) struct Core {
     surveys: BTreeMap<u64, Survey>,
     last_survey: u64,
     new_key: fn() -> Key,
+    /// Packets from elsewhere are dropped; none: from nowhere.
+    pub(super) allow: Vec<Subnet>,
     /// It is being stopped: sessions that are closed now are no goodbyes.
     ended: bool,
     pub(super) counts: Counts,
@@ -73,7 +75,7 @@ pub(super) struct Counts {
     pub(super) passed_on: u64,
     /// Not packets.
     pub(super) malformed: u64,
-    /// With a wrong checksum, from an unknown machine, or from another address than the machine's.
+    /// With a wrong checksum, from an unknown machine, from another address than the machine's, or from one where no client may be.
     pub(super) forged: u64,
     /// Past the decider in the kernel: by an interface that it is not at, or in a form that it does not read.
     pub(super) astray: u64,
@@ -153,6 +155,7 @@ impl Core {
             surveys: BTreeMap::new(),
             last_survey: 0,
             new_key,
+            allow: Vec::new(),
             ended: false,
             counts: Counts::default(),
         };
@@ -244,6 +247,11 @@ impl Core {
                         self.open();
                     }
                 }
+            }
+            (Request::Renew, Some(mid)) => {
+                // A key for its packets from wherever it is now; those under the old one are nobody's.
+                let epoch = self.coordinator.epoch();
+                self.welcome(session, mid, epoch, true);
             }
             (Request::Name { id, name }, Some(mid)) => self.name(session, mid, id, name),
             (Request::Unname { lid }, Some(mid)) => self.names.unbind(lid, mid),
@@ -467,6 +475,10 @@ impl Core {
             return;
         }
         self.counts.received += 1;
+        if !self.allow.is_empty() && !self.allow.iter().any(|subnet| subnet.contains(from.ip())) {
+            self.counts.forged += 1;
+            return;
+        }
         match self.packet(bytes, from, sends) {
             Ok(()) => {}
             Err(Malformed::Forged) => self.counts.forged += 1,

@@ -15,12 +15,13 @@
 //! Holders and waiters are not written down: machines know them, and report them (§5.3 of the paper). Blocks also go on above
 //! the clock's, so that tokens rise even if the file is lost.
 
+use crate::durable::file::{self, StateFile, alone};
 use lockwright_locks::fisslock::datagram::Key;
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use std::fs::File;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const HEAD: &str = "lockwright switch 1";
@@ -35,7 +36,9 @@ const EPOCHS_LOST: u32 = 1 << 16;
 /// The memory of a control plane.
 #[derive(Debug)]
 pub(super) struct Memory {
-    file: Option<File>,
+    file: Option<StateFile>,
+    /// Keeps other deciders away from it.
+    _alone: Option<File>,
     pub(super) id: u128,
     blocks_below: u64,
 }
@@ -113,16 +116,17 @@ impl Memory {
         let nobody = Some(BTreeMap::new());
         let Some(path) = path else {
             let past = Past { block: clock, members: nobody, ..Past::default() };
-            return Ok((Self { file: None, id: new_id, blocks_below: u64::MAX }, past));
+            return Ok((Self { file: None, _alone: None, id: new_id, blocks_below: u64::MAX }, past));
         };
-        let lines = match std::fs::read_to_string(path) {
-            Ok(text) => parse(&text).ok_or_else(|| {
-                io::Error::new(io::ErrorKind::InvalidData, "this is not the state of a decider")
-            })?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Lines { clean: true, boot: boot(), ..Lines::default() }
-            }
-            Err(error) => return Err(error),
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        file::check(path)?;
+        let alone = alone(path)?;
+        let foreign = || io::Error::new(io::ErrorKind::InvalidData, "this is not the state of a decider");
+        let lines = match file::read(path)? {
+            Some(text) => parse(&text).ok_or_else(foreign)?,
+            None => Lines { clean: true, boot: boot(), ..Lines::default() },
         };
         let same_boot = lines.boot == boot();
         let past = Past {
@@ -138,52 +142,50 @@ impl Memory {
         let id = lines.id.unwrap_or(new_id);
         let file = Self::write_anew(path, id, lease, &past)?;
         let blocks_below = past.block + AHEAD;
-        Ok((Self { file: Some(file), id, blocks_below }, past))
+        Ok((Self { file: Some(file), _alone: Some(alone), id, blocks_below }, past))
     }
 
-    fn write_anew(path: &Path, id: u128, lease: Duration, past: &Past) -> io::Result<File> {
-        if let Some(folder) = path.parent() {
-            std::fs::create_dir_all(folder)?;
-        }
-        let new = PathBuf::from(format!("{}.new", path.display()));
-        let mut file = File::options().create(true).write(true).truncate(true).mode(0o600).open(&new)?;
+    fn write_anew(path: &Path, id: u128, lease: Duration, past: &Past) -> io::Result<StateFile> {
         let (boot, lease, blocks) = (boot(), lease.max(past.lease).as_millis(), past.block + AHEAD);
         // Where members may be missing, the boot is written as unknown: the next run, too, then waits for any machine that
         // says it was one.
         let boot = if past.members.is_some() { boot } else { "unknown".to_owned() };
         let epoch = past.epoch;
-        write!(file, "{HEAD}\nid {id:x}\nboot {boot}\nlease {lease}\nblocks {blocks}\nepoch {epoch}\n")?;
+        let mut text =
+            format!("{HEAD}\nid {id:x}\nboot {boot}\nlease {lease}\nblocks {blocks}\nepoch {epoch}\n");
         for (mid, Key([first, second])) in past.members.iter().flatten() {
-            writeln!(file, "member {mid} {first:x} {second:x}")?;
+            let _ = writeln!(text, "member {mid} {first:x} {second:x}");
         }
-        file.sync_all()?;
-        std::fs::rename(&new, path)?;
-        Ok(file)
+        StateFile::replace(path, &text)
     }
 
-    /// A line that need not be on the disk: a crash of the whole machine is noticed by its boot.
-    fn note(&mut self, line: &str) {
+    /// Writes a line. One that is not `forced` need not be on the disk: a crash of the whole machine is noticed by its boot.
+    fn note(&mut self, line: &str, forced: bool, what_if_not: &str) {
         if let Some(file) = &mut self.file
-            && let Err(error) = file.write_all(line.as_bytes())
+            && let Err(error) = file.append_maybe_forced(line, forced)
         {
-            tracing::error!(%error, "the state cannot be written: a restart may take a member for gone");
+            tracing::error!(%error, "the state cannot be written: {what_if_not}");
         }
+    }
+
+    fn note_machine(&mut self, line: &str) {
+        self.note(line, false, "a restart may take a member for gone");
     }
 
     pub(super) fn member(&mut self, mid: u8, Key([first, second]): Key) {
-        self.note(&format!("member {mid} {first:x} {second:x}\n"));
+        self.note_machine(&format!("member {mid} {first:x} {second:x}\n"));
     }
 
     pub(super) fn gone(&mut self, mid: u8) {
-        self.note(&format!("gone {mid}\n"));
+        self.note_machine(&format!("gone {mid}\n"));
     }
 
     pub(super) fn epoch(&mut self, epoch: u32) {
-        self.note(&format!("epoch {epoch}\n"));
+        self.note_machine(&format!("epoch {epoch}\n"));
     }
 
     pub(super) fn clean(&mut self) {
-        self.note("clean\n");
+        self.note_machine("clean\n");
     }
 
     /// Block `block` is about to be used.
@@ -192,12 +194,8 @@ impl Memory {
             return;
         }
         self.blocks_below = block + AHEAD;
-        self.note(&format!("blocks {}\n", self.blocks_below));
-        if let Some(file) = &self.file
-            && let Err(error) = file.sync_data()
-        {
-            tracing::error!(%error, "the state cannot be written: tokens may fall after a restart of this machine");
-        }
+        let line = format!("blocks {}\n", self.blocks_below);
+        self.note(&line, true, "tokens may fall after a restart of this machine");
     }
 }
 
@@ -223,6 +221,8 @@ mod tests {
         assert_eq!(again.members, Some(BTreeMap::from([(2, Key([3, 4]))])));
         assert!(again.block >= past.block + 2 * AHEAD);
         memory.clean();
+        assert!(Memory::begin(Some(&path), lease, 8).is_err(), "another decider uses it");
+        drop(memory);
         let (_, clean) = Memory::begin(Some(&path), lease, 8).unwrap();
         assert!(!clean.is_awaited());
         std::fs::write(&path, "something else\n").unwrap();

@@ -64,6 +64,8 @@ pub struct SwitchOptions {
     pub secret: Option<tcp::Secret>,
     /// The certificate and key of its control plane.
     pub tls: Option<tcp::TlsServer>,
+    /// Where clients may be; packets and sessions from elsewhere are dropped. None: anywhere.
+    pub allow: Vec<tcp::Subnet>,
     /// Locks that it has registers for.
     pub locks: u64,
     /// How often an idle client gives a sign of life.
@@ -87,6 +89,7 @@ impl Default for SwitchOptions {
             listen: DEFAULT_SWITCH_LISTEN.parse().expect("it is an address"),
             secret: None,
             tls: None,
+            allow: Vec::new(),
             locks: DEFAULT_LOCKS,
             heartbeat: Duration::from_secs(1),
             grace: Duration::from_secs(5),
@@ -152,7 +155,8 @@ impl Switch {
         // So long may clients hold on that were cut off when the last run ended.
         let wait = past.lease;
         let limits = Limits { locks: options.locks, lanes: LANES };
-        let core = Core::new(limits, memory, past, new_key, elsewhere(&options, limits)?);
+        let mut core = Core::new(limits, memory, past, new_key, elsewhere(&options, limits)?);
+        core.allow.clone_from(&options.allow);
         let waiting = core.is_waiting();
         let core = Arc::new(Mutex::new(core));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
@@ -247,7 +251,8 @@ fn elsewhere(
     };
     let own =
         if ip.is_unspecified() { addresses_of(&options.xdp).map_err(|why| wrong(&why))? } else { vec![ip] };
-    let mut program = xdp::Program::load(limits, port, &own).map_err(|why| wrong(&xdp::said(&why)))?;
+    let mut program =
+        xdp::Program::load(limits, port, &own, &options.allow).map_err(|why| wrong(&xdp::said(&why)))?;
     for interface in &options.xdp {
         program.attach(interface).map_err(|why| wrong(&xdp::said(&why)))?;
     }
@@ -273,7 +278,7 @@ fn elsewhere(_: &SwitchOptions, _: Limits) -> Result<Option<Box<dyn kernel::Else
 #[cfg(feature = "xdp")]
 pub fn try_xdp() -> Result<(), ServeError> {
     let limits = Limits { locks: 32, lanes: LANES };
-    let loaded = xdp::Program::load(limits, 0, &[]);
+    let loaded = xdp::Program::load(limits, 0, &[], &[]);
     loaded.map(drop).map_err(|error| ServeError::System(xdp::said(&error)))
 }
 
@@ -309,6 +314,7 @@ async fn control(
     let tcp_options = tcp::ServerOptions {
         secret: options.secret,
         tls: options.tls,
+        allow: options.allow,
         heartbeat: options.heartbeat,
         grace: options.grace,
         grace_ended: Some(options.grace.min(GRACE_ENDED)),

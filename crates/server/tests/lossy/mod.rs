@@ -14,6 +14,8 @@ const DELAY_MS: u64 = 30;
 pub(crate) struct Lossy {
     pub(crate) address: SocketAddr,
     pub(crate) lost: Arc<AtomicU64>,
+    /// How often clients were given other addresses.
+    moves: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 }
 
@@ -88,6 +90,11 @@ fn send_delayed(packets: &mpsc::Receiver<Delayed>) {
 }
 
 impl Lossy {
+    /// From now on packets of all clients come from other ports, and what is sent to those before goes nowhere; sessions stay.
+    pub(crate) fn move_clients(&self) {
+        self.moves.fetch_add(1, Relaxed);
+    }
+
     pub(crate) fn to(decider: SocketAddr, percent: u64, seed: u64) -> Self {
         let (sessions, packets) = loop {
             let sessions = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -97,6 +104,7 @@ impl Lossy {
         };
         let address = sessions.local_addr().unwrap();
         let (stop, lost) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let moves = Arc::<AtomicU64>::default();
         std::thread::spawn(move || {
             for near in sessions.incoming().flatten() {
                 let Ok(far) = TcpStream::connect(decider) else { continue };
@@ -109,10 +117,10 @@ impl Lossy {
                 }
             }
         });
-        let (stopped, losses) = (Arc::clone(&stop), Arc::clone(&lost));
+        let (stopped, losses, moved) = (Arc::clone(&stop), Arc::clone(&lost), Arc::clone(&moves));
         let packets = Arc::new(packets);
-        std::thread::spawn(move || forward(&packets, decider, percent, seed, &stopped, &losses));
-        Self { address, lost, stop }
+        std::thread::spawn(move || forward(&packets, decider, percent, seed, &stopped, &losses, &moved));
+        Self { address, lost, moves, stop }
     }
 }
 
@@ -123,6 +131,7 @@ fn forward(
     seed: u64,
     stop: &Arc<AtomicBool>,
     lost: &Arc<AtomicU64>,
+    moves: &Arc<AtomicU64>,
 ) {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || send_delayed(&told));
@@ -130,17 +139,22 @@ fn forward(
     packets.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let mut ways: HashMap<SocketAddr, (Arc<UdpSocket>, Fate)> = HashMap::new();
     let mut bytes = [0; 2048];
+    let mut moved = 0;
     while !stop.load(Relaxed) {
         let Ok((len, client)) = packets.recv_from(&mut bytes) else { continue };
+        if std::mem::replace(&mut moved, moves.load(Relaxed)) != moved {
+            ways.clear();
+        }
         let (way, fates) = ways.entry(client).or_insert_with(|| {
             // The decider may be on another machine.
             let way = Arc::new(UdpSocket::bind("0.0.0.0:0").unwrap());
             way.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
             let (back, packets) = (Arc::clone(&way), Arc::clone(packets));
+            let moves = Arc::clone(moves);
             let (stop, mut fate_back) = (Arc::clone(stop), fate(seed ^ u64::from(client.port())));
             std::thread::spawn(move || {
                 let mut bytes = [0; 2048];
-                while !stop.load(Relaxed) {
+                while !stop.load(Relaxed) && moves.load(Relaxed) == moved {
                     let Ok((len, _)) = back.recv_from(&mut bytes) else { continue };
                     fate_back.forward(&bytes[..len], &packets, client);
                 }

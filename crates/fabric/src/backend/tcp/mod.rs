@@ -55,6 +55,7 @@ mod server;
 mod session;
 mod session_state;
 mod stream;
+mod subnet;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;
@@ -74,6 +75,7 @@ pub use outgoing::coalesce_writes;
 pub(in crate::backend) use outgoing::wake_coalesced;
 pub use server::{BindError, Server, ServerOptions, connection_info};
 pub use session_state::{Backlog, SessionState, Unacked};
+pub use subnet::{NoSubnet, Subnet};
 #[cfg(feature = "tls")]
 pub use tls::{TlsClient, TlsError, TlsServer};
 pub use wire::MAX_TAIL;

@@ -11,6 +11,7 @@ use super::lease::Lease;
 use super::router::Router;
 use super::session_state::Backlog;
 use super::stream;
+use super::subnet::Subnet;
 #[cfg(feature = "tls")]
 use super::tls::TlsServer;
 use crate::message::BoxedRole;
@@ -56,6 +57,8 @@ pub struct ServerOptions {
     pub keeps_lease: bool,
     /// The number of this run of the server, larger than those before. `None`: the time.
     pub epoch: Option<u64>,
+    /// Clients from elsewhere are not heard. None: everybody is.
+    pub allow: Vec<Subnet>,
     /// The time limit of the handshake.
     pub handshake: Duration,
     /// The most sessions.
@@ -87,6 +90,7 @@ impl Default for ServerOptions {
             grace_ended: None,
             keeps_lease: false,
             epoch: None,
+            allow: Vec::new(),
             handshake: Duration::from_secs(5),
             max_sessions: 64 << 10,
             max_unauthenticated: 512,
@@ -232,7 +236,7 @@ fn new_epoch() -> u64 {
 
 /// Accepts connections. Dropping this future ends all of them: they are tasks of its set.
 async fn listen<H: VerbHost>(listener: TcpListener, router: Arc<Router<H>>) {
-    let ServerOptions { max_unauthenticated, max_unauthenticated_per_source, .. } = router.options;
+    let ServerOptions { max_unauthenticated, max_unauthenticated_per_source, ref allow, .. } = router.options;
     let handshakes = Handshakes::new(max_unauthenticated, max_unauthenticated_per_source);
     let mut connections = JoinSet::new();
     // The runtime that listens, then the others in turn.
@@ -240,6 +244,7 @@ async fn listen<H: VerbHost>(listener: TcpListener, router: Arc<Router<H>>) {
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
+                Ok((_, client)) if !allow.is_empty() && !allow.iter().any(|net| net.contains(client.ip())) => {}
                 Ok((stream, client)) => handshakes.begin(client.ip(), |handshake| {
                     let router = Arc::clone(&router);
                     match worker.next().flatten() {

@@ -415,6 +415,15 @@ impl Link {
         }
     }
 
+    /// Packets of `member` do not come through any more, and its session does: it gets another key, under which its address is
+    /// learned anew. Without a session the next one brings a key.
+    pub(super) fn renew(&self, member: &Arc<Member>) {
+        let mut state = self.state();
+        if state.member.as_ref().is_some_and(|present| present.number == member.number) {
+            state.say(&Request::Renew);
+        }
+    }
+
     fn welcome(&self, state: &mut LinkState, welcome: &Welcome) {
         state.id = welcome.id;
         if let Some(member) = &state.member {

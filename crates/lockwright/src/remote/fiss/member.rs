@@ -31,6 +31,12 @@ pub const MACHINES: u16 = 255;
 /// How long a machine waits before it sends a packet again. Longer than a busy host takes to answer, most of the time.
 const RETRANSMIT: Duration = Duration::from_millis(3);
 
+/// Silent for so long, the decider is asked whether packets still come through.
+const QUIET: Duration = Duration::from_secs(1);
+/// How often a HELLO is said until it is answered, and how many of them may stay unanswered.
+const HELLO_AGAIN: Duration = Duration::from_millis(50);
+const HELLOS: u32 = 6;
+
 /// How machines and the decider of a network are set up: alike on both sides.
 pub fn params(locks: u64, lanes: u32) -> Params {
     Params {
@@ -61,8 +67,15 @@ pub(super) struct Member {
 struct State {
     machine: Machine<Shipped>,
     key: Key,
-    /// The decider has answered our HELLO.
+    /// The decider has answered a HELLO under this key.
     reached: bool,
+    /// When a packet last came.
+    heard: Instant,
+    /// HELLOs since then, and when the last one was said.
+    hellos: u32,
+    said: Instant,
+    /// The decider was asked for another key.
+    renews: bool,
     tasks: BTreeMap<u32, TaskState>,
     last_task: u32,
     timers: BTreeSet<(Instant, u64)>,
@@ -90,6 +103,15 @@ pub(super) struct TaskInfo {
     pub(super) mode: Mode,
     pub(super) age: Duration,
     pub(super) token: Option<u64>,
+}
+
+/// What became of HELLOs.
+pub(super) enum Hello {
+    Answered,
+    /// None has been answered so far; the next one is said then.
+    Said(Instant),
+    /// They are not answered any more: the machine needs another key.
+    Lost,
 }
 
 /// What one event makes others do.
@@ -129,6 +151,10 @@ impl Member {
             machine,
             key,
             reached: false,
+            heard: now,
+            hellos: 0,
+            said: now,
+            renews: false,
             tasks: BTreeMap::new(),
             last_task: 0,
             timers: BTreeSet::new(),
@@ -146,10 +172,10 @@ impl Member {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The decider was restarted, knows this machine, and has another key for it.
+    /// The decider knows this machine, and has another key for it: it was restarted, or asked for one.
     pub(super) fn resume(&self, key: Key) {
         let mut state = self.state();
-        (state.key, state.reached) = (key, false);
+        (state.key, state.reached, state.renews) = (key, false, false);
     }
 
     /// Its socket, for the thread that reads it.
@@ -255,6 +281,7 @@ impl Member {
         if ends.to != self.mid || state.ended.is_some() {
             return Effects::default();
         }
+        (state.heard, state.hellos) = (Instant::now(), 0);
         if message.kind == HELLO {
             state.reached = true;
             return Effects::default();
@@ -281,15 +308,24 @@ impl Member {
         (effects, next)
     }
 
-    /// Says HELLO, unless it was answered. True if it was.
-    pub(super) fn say_hello(&self) -> bool {
+    /// Says HELLO until it is answered, and again when the decider is silent though this machine has to do with it: it may be
+    /// that the network gives this machine's packets another address than that of its first HELLO, which is the only one that they
+    /// are taken from.
+    pub(super) fn say_hello(&self) -> Hello {
         let mut state = self.state();
-        if state.reached {
-            return true;
+        let busy = !(state.tasks.is_empty() && state.timers.is_empty());
+        if state.reached && !(busy && state.heard.elapsed() >= QUIET) {
+            state.hellos = 0;
+            return Hello::Answered;
         }
-        let hello = Message::new(0, HELLO, &[]);
-        self.send(&mut state, 0, &hello);
-        false
+        if state.hellos == 0 || state.said.elapsed() >= HELLO_AGAIN {
+            (state.hellos, state.said) = (state.hellos.saturating_add(1), Instant::now());
+            self.send(&mut state, 0, &Message::new(0, HELLO, &[]));
+        }
+        if state.reached && state.hellos > HELLOS && !std::mem::replace(&mut state.renews, true) {
+            return Hello::Lost;
+        }
+        Hello::Said(state.said + HELLO_AGAIN)
     }
 
     fn send(&self, state: &mut State, to: u8, message: &Message) {

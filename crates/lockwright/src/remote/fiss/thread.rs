@@ -2,12 +2,13 @@
 
 use super::super::transport::Session;
 use super::link::{Link, LinkOptions};
+use super::member::Hello;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-/// How often a HELLO is said until it is answered.
-const HELLO_AGAIN: Duration = Duration::from_millis(50);
+/// How often the thread looks whether packets still come through.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long the thread waits at the end for the last words to leave.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -35,10 +36,17 @@ impl Link {
                 }
             }
             let Some((_, socket)) = &read else { continue };
-            let was_reached = member.say_hello();
+            let was_reached = member.is_reached();
+            let again = match member.say_hello() {
+                Hello::Answered => Instant::now() + LOOK,
+                Hello::Said(next) => next,
+                Hello::Lost => {
+                    self.renew(&member);
+                    Instant::now() + LOOK
+                }
+            };
             let (effects, next) = member.tick();
             self.report(effects.settle());
-            let again = Instant::now() + if was_reached { Duration::from_secs(1) } else { HELLO_AGAIN };
             let until = next.map_or(again, |next| next.min(again));
             tokio::select! {
                 _ = socket.readable() => {

@@ -45,6 +45,8 @@ pub enum Request {
     List { id: u64, space: Vec<u8> },
     /// How is the decider?
     Status { id: u64 },
+    /// The machine's packets are not answered: it wants another key, under which it says HELLO from where it is now.
+    Renew,
     /// A machine's message to the coordinator.
     Protocol(Message),
 }
@@ -111,6 +113,7 @@ impl Request {
             Self::Listed { id, bytes } => named(70, *id, bytes),
             Self::List { id, space } => named(71, *id, space),
             Self::Status { id } => only(72, *id),
+            Self::Renew => only(73, 0),
             Self::Protocol(message) => message.clone(),
         }
     }
@@ -133,6 +136,7 @@ impl Request {
             70 => Self::Listed { id: word, bytes: bytes()? },
             71 => Self::List { id: word, space: bytes()? },
             72 => Self::Status { id: word },
+            73 => Self::Renew,
             kind if is_from_machine(kind) => Self::Protocol(Message { lock: 0, ..message.clone() }),
             _ => return None,
         })
@@ -308,6 +312,7 @@ mod tests {
             Request::Listed { id: 1, bytes: vec![1; 100] },
             Request::List { id: 2, space: Vec::new() },
             Request::Status { id: 3 },
+            Request::Renew,
             Request::Protocol(report),
         ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));

@@ -5,7 +5,8 @@
 use super::super::RemoteBackend;
 use super::super::driver::{self, OtherWaiter};
 use super::super::inquiry;
-use super::super::link::Remote;
+use super::super::link::{Remote, late};
+use super::answered::Answered;
 use super::member::OneSidedMember;
 use crate::backend::{
     Bound, BoxFuture, GivenUp, Granted, Kind, Locker, ProtocolGrant, Refused, Space, SpaceIdentity, Standing,
@@ -18,6 +19,7 @@ use lockwright_locks::{Grant, Lost};
 use std::collections::HashMap;
 use std::fmt;
 use std::future::ready;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -156,7 +158,11 @@ impl Space for OneSidedBackend {
         let by = self.member().map_err(|error| why(error.to_string()))?.number;
         let plain = self.plain.bind(name, kind)?;
         let handle = plain.lock;
-        let (lock, token_base) = inquiry::place_of(&self.remote, handle).map_err(why)?;
+        let place = inquiry::place_of(&self.remote, handle);
+        let (lock, token_base) = place.map_err(|said| {
+            self.plain.unbind(name, Bound { lock: handle, ..plain }, kind);
+            why(said)
+        })?;
         let before = self.handles().insert((kind, lock), handle);
         if let Some(handle) = before {
             self.plain.unbind(name, Bound { lock: handle, ..plain }, kind);
@@ -166,7 +172,8 @@ impl Space for OneSidedBackend {
 
     fn protocols(&self) -> Result<Protocols, LockError> {
         let asked = OneSidedMember::ranges(self.member()?);
-        Ok(driver::outcome(&self.remote, self.attended(Box::pin(asked)))?.protocols())
+        let asked = Answered::new(&self.remote, self.attended(Box::pin(asked)));
+        Ok(driver::outcome(&self.remote, asked).ok_or_else(|| self.no_answer())??.protocols())
     }
 
     fn is_bound(&self, bound: &Bound) -> bool {
@@ -201,6 +208,15 @@ impl Locker for OneSidedBackend {
 
     fn try_acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
         self.take(kind, claim, None)
+    }
+
+    /// A server that does not answer does not say that a lock is free.
+    fn answer_limit(&self) -> Option<Duration> {
+        Some(self.remote.timeout())
+    }
+
+    fn no_answer(&self) -> LockError {
+        LockError::Disconnected(late(self.remote.timeout()))
     }
 
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
@@ -240,6 +256,11 @@ impl Locker for OneSidedBackend {
         }
     }
 
+    /// A record vouches for one range, and a node of a tree is held as a whole.
+    fn unlock_part(&self, _: &Granted, _: &Claim, _: &Range<u64>) -> Result<Option<Granted>, ChangeError> {
+        Err(ChangeError::Unsupported("a one-sided space, whose ranges are given back as a whole"))
+    }
+
     fn token(&self, granted: &Granted) -> u64 {
         match &granted.grant {
             ProtocolGrant::Shift(grant) => grant.token().unwrap_or_default(),
@@ -256,10 +277,11 @@ impl Locker for OneSidedBackend {
         if !reachable {
             return if expired { Standing::Lost(LostReason::Disconnected) } else { Standing::Uncertain };
         }
-        match driver::outcome(&self.remote, self.attended(OneSidedMember::holds(member, claim, *granted))) {
-            Ok(true) => Standing::Held,
-            Ok(false) => Standing::Lost(LostReason::Broken),
-            Err(_) => Standing::Uncertain,
+        let asked = self.attended(OneSidedMember::holds(member, claim, *granted));
+        match driver::outcome(&self.remote, Answered::new(&self.remote, asked)) {
+            Some(Ok(true)) => Standing::Held,
+            Some(Ok(false)) => Standing::Lost(LostReason::Broken),
+            Some(Err(_)) | None => Standing::Uncertain,
         }
     }
 }

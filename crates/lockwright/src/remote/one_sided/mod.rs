@@ -6,12 +6,14 @@
 //!
 //! | file | |
 //! |---|---|
+//! | `answered` | waits for the server that end when its time is over |
 //! | `endpoint` | the session's endpoint under the number that the space knows the client by |
 //! | `backend` | the space as a whole: names, and whichever membership there is now |
 //! | `member` | one membership: takes locks and exact ranges |
 //! | `rooms` | which records of it are in use |
 //! | `trees` | ranges in spaces that keep them on trees |
 
+pub(super) mod answered;
 mod backend;
 pub(crate) mod endpoint;
 mod member;

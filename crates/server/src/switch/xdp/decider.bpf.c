@@ -97,7 +97,9 @@ struct config {
 	u64 locks;
 	u32 lanes;
 	// As in a frame.
-	u16 port, zero;
+	u16 port;
+	// Whether only the addresses in `allowed` may send.
+	u16 restricted;
 };
 
 struct group {
@@ -191,6 +193,19 @@ struct {
 	__type(key, u32);
 	__type(value, u32);
 } own SEC(".maps");
+
+// Where clients may be.
+struct subnet {
+	u32 bits, ip;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(max_entries, 256);
+	__type(key, struct subnet);
+	__type(value, u32);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+} allowed SEC(".maps");
 
 // Two entries for every interface: the program of one makes GRANTs, that of the other forwards ACQUIREs.
 struct {
@@ -566,6 +581,7 @@ SEC("xdp") int decide(struct xdp_md *ctx)
 	struct peer *peer;
 	struct stamp *stamp;
 	struct sum sum = {};
+	struct subnet origin = { .bits = 32 };
 	u32 only = 0, mid, length, own_ip, seq, lane, last, epoch, is_new, stamps, at, waiters;
 	u64 key[2], first, number, lid, token;
 	u8 kind, to;
@@ -589,6 +605,9 @@ SEC("xdp") int decide(struct xdp_md *ctx)
 		return XDP_PASS;
 	counts->received++;
 	length -= sizeof(*udp);
+	origin.ip = ip->from;
+	if (now->restricted && !bpf_map_lookup_elem(&allowed, &origin))
+		return forged(counts);
 
 	// Is it a packet? As datagram::ends and datagram::decode have it.
 	if ((void *)(packet + 1) > end || length < HEAD || packet->magic != 0x4c46 || packet->version != 1)

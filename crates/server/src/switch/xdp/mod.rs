@@ -14,17 +14,19 @@ mod tests;
 
 use super::core::Counts;
 use super::kernel::Elsewhere;
+use aya::maps::lpm_trie::{Key as LpmKey, LpmTrie};
 use aya::maps::xdp::XdpMapError;
 use aya::maps::{Array, DevMapHash, HashMap, MapData, MapError, PerCpuArray};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
+use lockwright_fabric::backend::tcp::Subnet;
 use lockwright_locks::fisslock::datagram::{Key, Limits};
 use lockwright_locks::fisslock::{Decider, Shipped};
 #[cfg(test)]
 use registers::LANES;
 use registers::{CONFIG, GROUP, LOCKS_PER_GROUP, MAX_LANES, PEER, STAMP};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The program, as clang has made it. Aligned for the ELF reader.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("decider.bpf.o");
@@ -67,6 +69,7 @@ pub(super) struct Program {
     port: u16,
     /// That of the registers.
     epoch: u32,
+    restricted: bool,
     place: String,
 }
 
@@ -81,7 +84,13 @@ impl std::fmt::Debug for Program {
 
 impl Program {
     /// Loads it, closed, for datagrams to `port` of `addresses`.
-    pub(super) fn load(limits: Limits, port: u16, addresses: &[Ipv4Addr]) -> Result<Self, XdpError> {
+    /// If any are `allowed`, packets from elsewhere are dropped.
+    pub(super) fn load(
+        limits: Limits,
+        port: u16,
+        addresses: &[Ipv4Addr],
+        allowed: &[Subnet],
+    ) -> Result<Self, XdpError> {
         assert!(limits.lanes as usize <= MAX_LANES, "{limits:?}");
         let groups = (limits.locks as usize).div_ceil(LOCKS_PER_GROUP);
         let mut object = EbpfLoader::new().map_max_entries("groups", groups as u32).load(OBJECT)?;
@@ -94,6 +103,12 @@ impl Program {
         let mut own: HashMap<_, [u8; 4], u32> = HashMap::try_from(map("own")?)?;
         for address in addresses {
             own.insert(address.octets(), 1, 0)?;
+        }
+        let mut subnets: LpmTrie<_, [u8; 4], u32> = LpmTrie::try_from(map("allowed")?)?;
+        for subnet in allowed {
+            if let (IpAddr::V4(ip), bits) = subnet.prefix() {
+                subnets.insert(&LpmKey::new(bits.into(), ip.octets()), 1, 0)?;
+            }
         }
         let mut loaded = Self {
             links: Vec::new(),
@@ -109,6 +124,7 @@ impl Program {
             limits,
             port,
             epoch: 0,
+            restricted: !allowed.is_empty(),
             place: "the kernel (XDP)".to_owned(),
         };
         loaded.configure(0, true)?;
@@ -144,7 +160,8 @@ impl Program {
     }
 
     fn configure(&mut self, epoch: u32, closed: bool) -> Result<(), MapError> {
-        self.config.set(0, registers::config(epoch, closed, self.limits, self.port), 0)
+        let config = registers::config(epoch, closed, self.limits, self.port, self.restricted);
+        self.config.set(0, config, 0)
     }
 
     /// A recovery's registers, of an epoch that was not here before. Those of locks that nobody holds, and of lanes, are those of

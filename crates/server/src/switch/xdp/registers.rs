@@ -3,6 +3,7 @@
 //! | value | bytes | |
 //! |---|---|---|
 //! | config | 0, 4, 8, 16, 20 | epoch, closed, locks (8 bytes), lanes, port (2 bytes, as in a frame) |
+//! | | 22 | restricted: only some addresses may send |
 //! | group | 0, 4, 8, 12, 16, 48, 80 | spin lock, free, shared, bar; 32 × inca, 32 × mid; the epoch they are of |
 //! | lanes | 0, 4, 260, 324, 388 | spin lock; 64 × seq, 64 × verdict, 64 × agent; the epoch they are of |
 //! | peer | 0, 4, 8, 24… | spin lock, known, key (16 bytes), address |
@@ -25,13 +26,14 @@ pub(super) const LANES: usize = 392;
 pub(super) const PEER: usize = 56;
 pub(super) const STAMP: usize = 16;
 
-pub(super) fn config(epoch: u32, closed: bool, limits: Limits, port: u16) -> [u8; CONFIG] {
+pub(super) fn config(epoch: u32, closed: bool, limits: Limits, port: u16, restricted: bool) -> [u8; CONFIG] {
     let mut value = [0; CONFIG];
     value[..4].copy_from_slice(&epoch.to_le_bytes());
     value[4] = u8::from(closed);
     value[8..16].copy_from_slice(&limits.locks.to_le_bytes());
     value[16..20].copy_from_slice(&limits.lanes.to_le_bytes());
     value[20..22].copy_from_slice(&port.to_be_bytes());
+    value[22] = u8::from(restricted);
     value
 }
 

@@ -12,7 +12,7 @@ use super::{OBJECT, Program, UNDER_LOCK};
 use aya::programs::{TestRun, TestRunOptions, Xdp};
 use lockwright::internal::fiss::{Request, Unacked};
 use lockwright_fabric::Message;
-use lockwright_fabric::backend::tcp::Inbox;
+use lockwright_fabric::backend::tcp::{Inbox, Subnet};
 use lockwright_locks::fisslock::datagram::{self, Ends, HEAD, HELLO, Key, Limits, MAX_WAITERS};
 use lockwright_locks::fisslock::pipeline::LockRegisters;
 use sha2::{Digest, Sha256};
@@ -72,7 +72,11 @@ fn program() -> Option<Program> {
         println!("skipped: only root loads programs into the kernel");
         return None;
     }
-    Some(Program::load(LIMITS, PORT, &[OWN]).unwrap_or_else(|error| panic!("{}", super::said(&error))))
+    Some(load(&[]))
+}
+
+fn load(allowed: &[Subnet]) -> Program {
+    Program::load(LIMITS, PORT, &[OWN], allowed).unwrap_or_else(|error| panic!("{}", super::said(&error)))
 }
 
 fn address(mid: u8) -> SocketAddr {
@@ -345,6 +349,17 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(otherwise)
 }
 
+/// Says how to repeat a sequence that fails.
+struct Replay(u64);
+
+impl Drop for Replay {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("replay: LOCKWRIGHT_XDP_SEED={} LOCKWRIGHT_XDP_SEQUENCES=1", self.0);
+        }
+    }
+}
+
 /// A program that runs for a test sees the loopback interface. This machine is said to be behind another.
 fn put_apart(program: &mut Program) {
     let mut peer = program.peers.get(&u32::from(APART), 0).unwrap();
@@ -361,7 +376,7 @@ fn the_kernels_decider_does_what_the_model_does() {
     let sequences = number("LOCKWRIGHT_XDP_SEQUENCES", 400);
     let (mut packets, mut recoveries, mut outcomes) = (0_u64, 0_u64, BTreeMap::<String, u64>::new());
     for seed in first..first + sequences {
-        println!("replay: LOCKWRIGHT_XDP_SEED={seed} LOCKWRIGHT_XDP_SEQUENCES=1");
+        let _replay = Replay(seed);
         let mut world = World::new(seed, &mut program);
         let before = program.counts();
         let hellos: Vec<_> = world.keys.clone().into_iter().map(|(mid, _)| mid).collect();
@@ -579,6 +594,26 @@ fn a_recovery_writes_no_register_of_a_free_lock() {
     assert_eq!(run(&program, "decide", &frame(address(mid), &world.hello(mid))).0, TX);
     let (action, granted) = run(&program, "decide", &acquire(&world, mid, 5, 1, world.epoch));
     assert_eq!((action, granted[HEADERS + 3]), (TX, 4), "and free");
+}
+
+#[test]
+fn what_comes_from_where_no_client_may_be_is_dropped_as_forged() {
+    if program().is_none() {
+        return;
+    }
+    let mut program = load(&["10.9.1.0/24".parse().unwrap(), "10.9.2.7".parse().unwrap()]);
+    let mut world = World::new(6, &mut program);
+    let mid = world.keys[0].0;
+    let hello = world.hello(mid);
+    let forged = program.counts().forged;
+    for elsewhere in [[10, 9, 2, 8], [10, 9, 0, 255], [127, 0, 0, 1]] {
+        let source = (Ipv4Addr::from(elsewhere), 9).into();
+        assert_eq!(run(&program, "decide", &frame(source, &hello)).0, DROP, "{elsewhere:?}");
+    }
+    assert_eq!(program.counts().forged, forged + 3);
+    assert_eq!(run(&program, "decide", &frame(address(mid), &hello)).0, TX);
+    program.peer(mid, Some(world.key(mid)));
+    assert_eq!(run(&program, "decide", &frame("10.9.2.7:9".parse().unwrap(), &hello)).0, TX);
 }
 
 #[test]
