@@ -1,11 +1,34 @@
 from collections.abc import Callable, Generator, Iterable
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, Optional, TypeVar, Union
+from typing import Any, Generic, Literal, Optional, TypeVar, Union, final
 
 _Name = Union[str, bytes]
 _G = TypeVar("_G")
 
+__all__ = [
+    "Acquire",
+    "BadRequest",
+    "Client",
+    "Disconnected",
+    "Evicted",
+    "Guard",
+    "LockLost",
+    "LockTimeout",
+    "LockwrightError",
+    "Mutex",
+    "NotHeld",
+    "OtherProcess",
+    "RangeLock",
+    "Refused",
+    "RwLock",
+    "Semaphore",
+    "TooMany",
+    "Unsupported",
+    "WouldDeadlock",
+    "__version__",
+    "acquire_all",
+]
 __version__: str
 
 class LockwrightError(Exception): ...
@@ -21,9 +44,10 @@ class BadRequest(LockwrightError, ValueError): ...
 class OtherProcess(LockwrightError, RuntimeError): ...
 class NotHeld(LockwrightError, RuntimeError): ...
 
+@final
 class Client:
-    def __init__(
-        self,
+    def __new__(
+        cls,
         address: str = "shm:",
         *,
         lease: Optional[float] = None,
@@ -32,7 +56,10 @@ class Client:
         secret: Optional[_Name] = None,
         tls_roots: Optional[_Name] = None,
         record: Union[str, PathLike[str], None] = None,
-    ) -> None: ...
+        etcd_user: Optional[tuple[str, str]] = None,
+        etcd_roots: Optional[_Name] = None,
+        etcd_cert: Optional[tuple[_Name, _Name]] = None,
+    ) -> Client: ...
     def mutex(self, name: _Name) -> Mutex: ...
     def rwlock(self, name: _Name) -> RwLock: ...
     def range_lock(self, name: _Name) -> RangeLock: ...
@@ -47,6 +74,7 @@ class Client:
         traceback: Optional[TracebackType],
     ) -> None: ...
 
+@final
 class Guard:
     @property
     def name(self) -> str: ...
@@ -75,6 +103,7 @@ class Guard:
         traceback: Optional[TracebackType],
     ) -> None: ...
 
+@final
 class Acquire(Generic[_G]):
     def wait(self) -> _G: ...
     def __await__(self) -> Generator[Any, None, _G]: ...
@@ -93,11 +122,12 @@ class Acquire(Generic[_G]):
         traceback: Optional[TracebackType],
     ) -> None: ...
 
+@final
 class Mutex:
     @property
     def name(self) -> str: ...
     def lock(self, timeout: Optional[float] = None) -> Acquire[Guard]: ...
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def acquire(self, blocking: bool = True, timeout: float = ...) -> bool: ...
     def release(self) -> None: ...
     def locked(self) -> bool: ...
     def __enter__(self) -> Guard: ...
@@ -115,18 +145,21 @@ class Mutex:
         traceback: Optional[TracebackType],
     ) -> None: ...
 
+@final
 class RwLock:
     @property
     def name(self) -> str: ...
     def read(self, timeout: Optional[float] = None) -> Acquire[Guard]: ...
     def write(self, timeout: Optional[float] = None) -> Acquire[Guard]: ...
 
+@final
 class RangeLock:
     @property
     def name(self) -> str: ...
     def read(self, start: int, stop: int, timeout: Optional[float] = None) -> Acquire[Guard]: ...
     def write(self, start: int, stop: int, timeout: Optional[float] = None) -> Acquire[Guard]: ...
 
+@final
 class Semaphore:
     @property
     def name(self) -> str: ...

@@ -56,7 +56,8 @@ impl Client {
 impl Client {
     #[new]
     #[pyo3(signature = (
-        address="shm:", *, lease=None, timeout=None, stop_time=None, secret=None, tls_roots=None, record=None
+        address="shm:", *, lease=None, timeout=None, stop_time=None, secret=None, tls_roots=None, record=None,
+        etcd_user=None, etcd_roots=None, etcd_cert=None
     ))]
     #[allow(clippy::too_many_arguments, reason = "they are keywords")]
     fn new(
@@ -68,6 +69,9 @@ impl Client {
         secret: Option<Bytes>,
         tls_roots: Option<Bytes>,
         record: Option<PathBuf>,
+        etcd_user: Option<(String, String)>,
+        etcd_roots: Option<Bytes>,
+        etcd_cert: Option<(Bytes, Bytes)>,
     ) -> PyResult<Self> {
         let mut options = lockwright::Client::options();
         if let Some(lease) = lease {
@@ -88,6 +92,7 @@ impl Client {
         if let Some(path) = record {
             options = options.record(path);
         }
+        let options = etcd_options(py, options, (etcd_user, etcd_roots, etcd_cert))?;
         let opened = py.detach(|| options.open(address).wait());
         let client = opened.map_err(|error| Failure::from(error).raise(py))?;
         let is_local = address.starts_with("shm:") || address.starts_with("mem:");
@@ -146,5 +151,41 @@ impl Client {
 
     fn __repr__(&self) -> String {
         format!("<lockwright.Client {:?}>", self.address)
+    }
+}
+
+/// User and password, the certificates of etcd's members, the client's own chain and its key.
+type Etcd = (Option<(String, String)>, Option<Bytes>, Option<(Bytes, Bytes)>);
+
+#[cfg(feature = "cluster")]
+fn etcd_options(
+    py: Python<'_>,
+    mut options: lockwright::ClientOptions,
+    (user, roots, cert): Etcd,
+) -> PyResult<lockwright::ClientOptions> {
+    if let Some((name, password)) = user {
+        options = options.etcd_user(name, password);
+    }
+    if cert.is_some() && roots.is_none() {
+        return Err(Failure::new("BadRequest", "etcd_cert goes with etcd_roots").raise(py));
+    }
+    if let Some(roots) = roots {
+        options = options.etcd_tls(roots.as_ref());
+    }
+    if let Some((chain, key)) = cert {
+        options = options.etcd_cert(chain.as_ref(), key.as_ref());
+    }
+    Ok(options)
+}
+
+#[cfg(not(feature = "cluster"))]
+fn etcd_options(
+    py: Python<'_>,
+    options: lockwright::ClientOptions,
+    etcd: Etcd,
+) -> PyResult<lockwright::ClientOptions> {
+    match etcd {
+        (None, None, None) => Ok(options),
+        _ => Err(Failure::from(lockwright::OpenError::NO_CLUSTER).raise(py)),
     }
 }

@@ -238,6 +238,14 @@ def test_what_cannot_be_is_refused_by_a_value_error(client):
         lockwright.Client("tcp://127.0.0.1:1/a", secret="short")
 
 
+def test_what_etcd_is_to_know_is_looked_at_before_it_is_asked():
+    # Builds without clusters refuse all of it.
+    for etcd in ({"etcd_cert": ("no", "no")}, {"etcd_roots": "no certificate"}):
+        with pytest.raises((ValueError, lockwright.Refused, lockwright.Unsupported)) as refused:
+            lockwright.Client("cluster://127.0.0.1:1/prod/a", **etcd)
+        assert not isinstance(refused.value, lockwright.Disconnected)
+
+
 def test_names_are_text_or_bytes(client):
     assert client.mutex("é").name == client.mutex("é".encode()).name == "é"
     client.mutex(b"\xff").lock().wait().unlock()

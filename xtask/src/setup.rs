@@ -40,6 +40,8 @@ pub(crate) enum Need {
     CargoDeb,
     /// Makes a Debian to try it in.
     Debootstrap,
+    /// A shell and its commands without glibc.
+    Busybox,
     /// Read container images.
     ImageTools,
     /// Have locks, too.
@@ -72,6 +74,7 @@ impl Need {
             Self::Musl => "musl",
             Self::CargoDeb => "cargo-deb",
             Self::Debootstrap => "debootstrap",
+            Self::Busybox => "a static busybox",
             Self::ImageTools => "skopeo, umoci",
             Self::Peers => "Redis, etcd, PostgreSQL, ZooKeeper",
             Self::Lockers => "ping_pong, stress-ng, sqlite3, Python's own tests",
@@ -98,6 +101,7 @@ impl Need {
             Self::Musl => "rustup target add x86_64-unknown-linux-musl && apt-get install musl-tools",
             Self::CargoDeb => "cargo install --locked cargo-deb",
             Self::Debootstrap => "apt-get install debootstrap",
+            Self::Busybox => "apt-get install busybox-static",
             Self::ImageTools => "apt-get install skopeo umoci",
             Self::Peers => "apt-get install redis-server etcd-server postgresql zookeeper",
             Self::Lockers => "apt-get install ctdb stress-ng sqlite3 python3 libpython3.11-testsuite",
@@ -133,6 +137,10 @@ impl Need {
             }
             Self::CargoDeb => succeeds(&mut crate::steps::command(root, &["deb", "--version"])),
             Self::Debootstrap => succeeds(Command::new("debootstrap").arg("--version")),
+            // Another package has one that is not static.
+            Self::Busybox => {
+                Path::new("/usr/share/doc/busybox-static").exists() && Path::new(BUSYBOX).exists()
+            }
             Self::ImageTools => {
                 ["skopeo", "umoci"].iter().all(|it| succeeds(Command::new(it).arg("--version")))
             }
@@ -208,6 +216,7 @@ impl Need {
             }
             Self::CargoDeb => install_tool(root, &["cargo-deb@3.8.0"]),
             Self::Debootstrap => apt(&["debootstrap"]),
+            Self::Busybox => apt(&["busybox-static"]),
             Self::ImageTools => apt(&["skopeo", "umoci"]),
             Self::Peers => apt(&["redis-server", "etcd-server", "postgresql", "zookeeper"]),
             Self::Lockers => apt(&["ctdb", "stress-ng", "sqlite3", "python3", "libpython3.11-testsuite"]),
@@ -216,6 +225,9 @@ impl Need {
         }
     }
 }
+
+/// Where that package has it.
+pub(crate) const BUSYBOX: &str = "/bin/busybox";
 
 /// What the static program is built for.
 const MUSL: &str = "x86_64-unknown-linux-musl";

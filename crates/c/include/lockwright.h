@@ -135,6 +135,16 @@ typedef struct {
     const char *tls_roots;
     // A file in which is written down what happens to this client's locks, or NULL.
     const char *record;
+    // The user, or NULL, and its password, by which etcd is asked where the servers of a `cluster://` space are.
+    const char *etcd_user;
+    // With `etcd_user`.
+    const char *etcd_password;
+    // Certificates (PEM) by which etcd is known, or NULL for a connection to it without encryption.
+    const char *etcd_roots;
+    // This program's certificate chain (PEM), where etcd wants one of its clients, or NULL. With `etcd_roots`.
+    const char *etcd_cert;
+    // Its private key (PEM).
+    const char *etcd_key;
 } lw_options;
 
 // Called when a lock is found to be lost.

@@ -38,6 +38,16 @@ pub struct Options {
     pub tls_roots: *const c_char,
     /// A file in which is written down what happens to this client's locks, or NULL.
     pub record: *const c_char,
+    /// The user, or NULL, and its password, by which etcd is asked where the servers of a `cluster://` space are.
+    pub etcd_user: *const c_char,
+    /// With `etcd_user`.
+    pub etcd_password: *const c_char,
+    /// Certificates (PEM) by which etcd is known, or NULL for a connection to it without encryption.
+    pub etcd_roots: *const c_char,
+    /// This program's certificate chain (PEM), where etcd wants one of its clients, or NULL. With `etcd_roots`.
+    pub etcd_cert: *const c_char,
+    /// Its private key (PEM).
+    pub etcd_key: *const c_char,
 }
 
 /// Opens the space at `address` (`shm:`, `shm:NAME`, `tcp://HOST:PORT/NAME`, `mem:`), and makes it if it is not there.
@@ -117,7 +127,40 @@ unsafe fn client_options(options: *const Options) -> Result<ClientOptions, Failu
     if let Some(path) = bytes(options.record) {
         built = built.record(OsStr::from_bytes(path));
     }
-    Ok(built)
+    etcd_options(
+        built,
+        [options.etcd_user, options.etcd_password, options.etcd_roots, options.etcd_cert, options.etcd_key]
+            .map(bytes),
+    )
+}
+
+/// What is said of etcd: user, password, its certificates, the client's own, and its key.
+#[cfg(feature = "cluster")]
+fn etcd_options(mut built: ClientOptions, given: [Option<&[u8]>; 5]) -> Result<ClientOptions, Failure> {
+    let bad = |why: &str| Failure::new(Status::LW_BAD_ARGUMENT, why);
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| bad("etcd's user is not UTF-8"));
+    let [user, password, roots, cert, key] = given;
+    match (user, password) {
+        (None, None) => {}
+        (Some(user), Some(password)) => built = built.etcd_user(text(user)?, text(password)?),
+        _ => return Err(bad("etcd_user and etcd_password go together")),
+    }
+    if let Some(roots) = roots {
+        built = built.etcd_tls(roots);
+    }
+    match (cert, key) {
+        (None, None) => Ok(built),
+        (Some(cert), Some(key)) if roots.is_some() => Ok(built.etcd_cert(cert, key)),
+        _ => Err(bad("etcd_cert goes with etcd_key and etcd_roots")),
+    }
+}
+
+#[cfg(not(feature = "cluster"))]
+fn etcd_options(built: ClientOptions, given: [Option<&[u8]>; 5]) -> Result<ClientOptions, Failure> {
+    match given {
+        [None, None, None, None, None] => Ok(built),
+        _ => Err(lockwright::OpenError::NO_CLUSTER.into()),
+    }
 }
 
 /// # Safety

@@ -405,6 +405,20 @@ static void names_and_options_that_cannot_be_are_refused(void)
     options.secret = "short";
     CHECK(lw_open("tcp://127.0.0.1:1/a", &options, &other) == LW_BAD_CREDENTIALS);
     options.secret = NULL;
+    /* Builds without clusters refuse all that is about etcd. */
+    const char *cluster = "cluster://127.0.0.1:1/prod/a";
+    options.etcd_cert = "no certificate";
+    lw_status refused = lw_open(cluster, &options, &other);
+    CHECK(refused == LW_BAD_ARGUMENT || refused == LW_UNSUPPORTED);
+    options.etcd_cert = NULL;
+    options.etcd_user = "a user without a password";
+    refused = lw_open(cluster, &options, &other);
+    CHECK(refused == LW_BAD_ARGUMENT || refused == LW_UNSUPPORTED);
+    options.etcd_user = NULL;
+    options.etcd_roots = "no certificate";
+    refused = lw_open(cluster, &options, &other);
+    CHECK(refused == LW_BAD_CREDENTIALS || refused == LW_UNSUPPORTED);
+    options.etcd_roots = NULL;
     options.timeout_ms = 100;
     CHECK(lw_open("tcp://127.0.0.1:1/a", &options, &other) == LW_DISCONNECTED);
     OK(lw_client_close(client));
@@ -587,8 +601,10 @@ int main(int argc, char **argv)
     if (argc > 1)
         rounds = atoi(argv[1]);
     const char *space = own_space();
-    const char *addresses[] = {"mem:", space};
-    for (int i = 0; i < 2; i++) {
+    /* A server's, if one is there. */
+    const char *addresses[] = {"mem:", space, getenv("LOCKWRIGHT_SERVER")};
+    const int count = addresses[2] == NULL ? 2 : 3;
+    for (int i = 0; i < count; i++) {
         tokens_rise_with_every_grant(addresses[i]);
         a_taken_lock_is_busy_for_a_try_and_late_for_a_timeout(addresses[i]);
         readers_share_and_writers_do_not(addresses[i]);
@@ -605,8 +621,10 @@ int main(int argc, char **argv)
     }
     names_and_options_that_cannot_be_are_refused();
     an_error_is_kept_for_the_thread_that_made_it();
-    a_forked_child_cannot_touch_the_locks_of_its_parent(space);
-    processes_exclude_each_other(space);
+    for (int i = 1; i < count; i++) {
+        a_forked_child_cannot_touch_the_locks_of_its_parent(addresses[i]);
+        processes_exclude_each_other(addresses[i]);
+    }
     forget_space();
     puts("ok");
     return 0;

@@ -100,6 +100,16 @@ struct TrustArgs {
     #[cfg(feature = "cluster")]
     #[arg(long, value_name = "FILE", env = "LOCKWRIGHT_ETCD_CA")]
     etcd_ca: Option<PathBuf>,
+    /// Certificate chain and private key (PEM), where etcd wants them of its clients
+    #[cfg(feature = "cluster")]
+    #[arg(
+        long,
+        value_name = "CERT,KEY",
+        value_delimiter = ',',
+        requires = "etcd_ca",
+        env = "LOCKWRIGHT_ETCD_CERT"
+    )]
+    etcd_cert: Vec<PathBuf>,
     /// Device for rdma:// spaces, as NAME, NAME:PORT or NAME:PORT:GID [default: the first that will do]
     #[cfg(feature = "rdma")]
     #[arg(long, value_name = "DEVICE", env = "LOCKWRIGHT_RDMA_DEVICE")]
@@ -125,6 +135,12 @@ impl TrustArgs {
         #[cfg(feature = "cluster")]
         if let Some(path) = &self.etcd_ca {
             options = options.etcd_tls(read(path)?);
+        }
+        #[cfg(feature = "cluster")]
+        match &self.etcd_cert[..] {
+            [] => {}
+            [chain, key] => options = options.etcd_cert(read(chain)?, read(key)?),
+            _ => anyhow::bail!("--etcd-cert wants two files: the certificate chain, and its key"),
         }
         #[cfg(feature = "rdma")]
         if let Some(device) = &self.rdma_device {

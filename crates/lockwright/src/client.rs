@@ -50,9 +50,27 @@ pub struct ClientOptions {
     program: Option<String>,
     #[cfg(feature = "rdma")]
     device: lockwright_fabric::backend::rdma::DeviceChoice,
-    /// User and password for etcd, and the certificates of its members.
     #[cfg(feature = "cluster")]
-    etcd: (Option<(String, String)>, Option<Vec<u8>>),
+    etcd: EtcdAccess,
+}
+
+/// What etcd wants to know of its clients, and they of it.
+#[cfg(feature = "cluster")]
+#[derive(Clone, Default)]
+struct EtcdAccess {
+    user: Option<(String, String)>,
+    roots: Option<Vec<u8>>,
+    /// The client's certificate chain and its key.
+    own: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Without the password and the key.
+#[cfg(feature = "cluster")]
+impl std::fmt::Debug for EtcdAccess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let user = self.user.as_ref().map(|(name, _)| name);
+        f.debug_struct("EtcdAccess").field("user", &user).finish_non_exhaustive()
+    }
 }
 
 /// How long a process may be silent before others may take its locks.
@@ -79,7 +97,7 @@ impl Default for ClientOptions {
             #[cfg(feature = "rdma")]
             device: lockwright_fabric::backend::rdma::DeviceChoice::default(),
             #[cfg(feature = "cluster")]
-            etcd: (None, None),
+            etcd: EtcdAccess::default(),
         }
     }
 }
@@ -228,7 +246,7 @@ impl ClientOptions {
     /// ```
     #[cfg(feature = "cluster")]
     pub fn etcd_user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
-        self.etcd.0 = Some((name.into(), password.into()));
+        self.etcd.user = Some((name.into(), password.into()));
         self
     }
 
@@ -239,7 +257,22 @@ impl ClientOptions {
     /// ```
     #[cfg(feature = "cluster")]
     pub fn etcd_tls(mut self, roots: impl Into<Vec<u8>>) -> Self {
-        self.etcd.1 = Some(roots.into());
+        self.etcd.roots = Some(roots.into());
+        self
+    }
+
+    /// This client's certificate chain and its private key (PEM), where etcd wants them of its clients. They go with
+    /// [`etcd_tls`](Self::etcd_tls): without, the space is not opened.
+    ///
+    /// ```
+    /// # use lockwright::{Client, OpenError};
+    /// let options = Client::options().etcd_cert("-----BEGIN CERTIFICATE-----…", "-----BEGIN PRIVATE KEY-----…");
+    /// let refused = options.open("cluster://127.0.0.1/prod/stock").wait();
+    /// assert!(matches!(refused, Err(OpenError::Credentials(_))));
+    /// ```
+    #[cfg(feature = "cluster")]
+    pub fn etcd_cert(mut self, chain: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+        self.etcd.own = Some((chain.into(), key.into()));
         self
     }
 
@@ -249,8 +282,12 @@ impl ClientOptions {
         &self,
         endpoints: Vec<String>,
     ) -> Result<lockwright_cluster::etcd::EtcdOptions, String> {
-        let (user, roots) = self.etcd.clone();
-        let tls = roots.map(|roots| lockwright_cluster::etcd::Tls::from_pem(&roots, None)).transpose()?;
+        let EtcdAccess { user, roots, own } = self.etcd.clone();
+        if own.is_some() && roots.is_none() {
+            return Err("a certificate for etcd goes with those by which etcd is known".to_owned());
+        }
+        let own = own.as_ref().map(|(chain, key)| (&chain[..], &key[..]));
+        let tls = roots.map(|roots| lockwright_cluster::etcd::Tls::from_pem(&roots, own)).transpose()?;
         Ok(lockwright_cluster::etcd::EtcdOptions { endpoints, user, tls })
     }
 

@@ -8,7 +8,8 @@
 //! fair queue would be: programs would be refused locks that nobody holds, and wait in circles where the kernel has none.
 
 use crate::extent::Extent;
-use crate::table::Kind;
+use crate::table::{Kind, Piece};
+use lockwright::inspect::Entry;
 use lockwright::{AnyGuard, ChangeError, GuardState, LockGuard, RangeLock, TryLockError};
 
 /// See the module.
@@ -24,6 +25,12 @@ pub trait Cover {
     /// # Errors
     /// If it was lost.
     fn settle(&mut self, needed: &[(Extent, Option<Kind>)]) -> Result<(), CoverError>;
+
+    /// A lock of another process's that is in the way of `kind` in `extent`. Takes nothing: nobody is refused because of a look.
+    ///
+    /// # Errors
+    /// If the space cannot say, or what this process had there was lost.
+    fn look(&mut self, extent: Extent, kind: Kind) -> Result<Option<Piece>, CoverError>;
 
     /// What must be settled with `extent`: more of the file if it is stronger than needed there.
     fn unsettled(&self, extent: Extent) -> Extent {
@@ -51,6 +58,10 @@ impl Cover for NoCover {
 
     fn settle(&mut self, _: &[(Extent, Option<Kind>)]) -> Result<(), CoverError> {
         Ok(())
+    }
+
+    fn look(&mut self, _: Extent, _: Kind) -> Result<Option<Piece>, CoverError> {
+        Ok(None)
     }
 }
 
@@ -242,6 +253,28 @@ impl Cover for SpaceCover {
         outcome
     }
 
+    fn look(&mut self, extent: Extent, kind: Kind) -> Result<Option<Piece>, CoverError> {
+        self.check(extent)?;
+        let keeps_out = |guard: &AnyGuard| kind == Kind::Read || !guard.is_shared();
+        if self.gaps(extent).is_empty() && self.guards_in(extent).all(keeps_out) {
+            return Ok(None);
+        }
+        let holders = self.lock.holders().map_err(|error| CoverError::Lost(error.to_string()))?;
+        // No two grants of a lock have one token, and the pieces of one grant are of one holder.
+        let is_ours = |entry: &Entry| self.guards.iter().any(|guard| Some(guard.token()) == entry.token);
+        let host = host();
+        Ok(holders.into_iter().filter(|entry| !is_ours(entry)).find_map(|entry| {
+            let range = entry.range?;
+            let held = Piece {
+                extent: Extent { start: range.start, end: range.end.min(Extent::END) },
+                kind: if entry.shared { Kind::Read } else { Kind::Write },
+                // A process's number says nothing on another host.
+                pid: if entry.host == host { entry.pid } else { 0 },
+            };
+            (held.extent.overlaps(&extent) && held.kind.conflicts(kind)).then_some(held)
+        }))
+    }
+
     fn unsettled(&self, extent: Extent) -> Extent {
         let (first, last) = self.span(extent);
         match self.guards[first..last] {
@@ -261,6 +294,12 @@ impl SpaceCover {
         let (first, last) = self.span(extent);
         self.guards[first..last].iter()
     }
+}
+
+/// This host, as clients are called by it.
+fn host() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    host.trim().replace(char::is_whitespace, "-")
 }
 
 fn held(guard: &AnyGuard) -> Extent {

@@ -12,7 +12,7 @@
 
 use crate::cover::{Cover, CoverError};
 use crate::extent::Extent;
-use crate::table::{Blocker, Kind, LockTable, Owner};
+use crate::table::{Blocker, Kind, LockTable, Owner, Piece};
 
 /// The locks of one file, record locks or flocks.
 #[derive(Clone, Debug, Default)]
@@ -30,6 +30,15 @@ pub enum Refusal {
     Elsewhere,
     /// The space cannot say, or has taken away what this process had of it: `ENOLCK`.
     Lost(String),
+}
+
+/// What `F_GETLK` finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InTheWay {
+    /// A lock of this process's programs.
+    Here(Blocker),
+    /// A lock of another process's, which is all that is known of its owner.
+    Elsewhere(Piece),
 }
 
 impl From<CoverError> for Refusal {
@@ -108,17 +117,15 @@ impl<C: Cover> FileLocks<C> {
         owners
     }
 
-    /// The first lock in the way, as `F_GETLK` tells it. Of another process it is not known which lock that is.
+    /// The first lock in the way, as `F_GETLK` tells it. Nothing is taken for it.
     ///
     /// # Errors
-    /// If another process is in the way, or the space is lost.
-    pub fn test(&mut self, owner: Owner, extent: Extent, kind: Kind) -> Result<Option<Blocker>, Refusal> {
+    /// If the space is lost.
+    pub fn test(&mut self, owner: Owner, extent: Extent, kind: Kind) -> Result<Option<InTheWay>, CoverError> {
         if let Some(blocker) = self.table.blockers(owner, extent, kind).next() {
-            return Ok(Some(blocker));
+            return Ok(Some(InTheWay::Here(blocker)));
         }
-        self.cover.raise(extent, kind)?;
-        self.settle(extent)?;
-        Ok(None)
+        Ok(self.cover.look(extent, kind)?.map(InTheWay::Elsewhere))
     }
 
     /// Whether it can be forgotten.

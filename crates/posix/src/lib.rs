@@ -26,7 +26,7 @@ pub mod waits;
 
 pub use cover::{Cover, CoverError, NoCover, SpaceCover};
 pub use extent::{BadExtent, Extent};
-pub use file::{FileLocks, Refusal};
+pub use file::{FileLocks, InTheWay, Refusal};
 pub use node::{FileId, Node, NodeFile, Pause, Request, Stop};
 pub use table::{Blocker, Kind, LockTable, Owner, Piece};
 pub use waits::Waits;

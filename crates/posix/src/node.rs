@@ -7,10 +7,9 @@
 
 use crate::cover::{CoverError, SpaceCover};
 use crate::extent::Extent;
-use crate::file::{FileLocks, Refusal};
-use crate::table::{Kind, Owner, Piece};
+use crate::file::{FileLocks, InTheWay, Refusal};
+use crate::table::{Blocker, Kind, Owner, Piece};
 use crate::waits::{Waiter, Waits};
-use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{Client, ClientOptions, OpenError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -120,7 +119,6 @@ pub struct Request {
 #[derive(Debug)]
 pub struct NodeFile {
     flocks: bool,
-    name: String,
     locks: Mutex<FileLocks<SpaceCover>>,
 }
 
@@ -130,8 +128,6 @@ type Wanted = (Arc<NodeFile>, Extent, Kind);
 /// See the module.
 pub struct Node {
     client: Client,
-    /// Where the space can be looked into.
-    inspector: Option<Inspector>,
     files: Mutex<HashMap<FileId, Arc<NodeFile>>>,
     waits: Mutex<Waits<Wanted>>,
     changes: Changes,
@@ -156,9 +152,8 @@ impl Node {
     /// If it cannot be opened.
     pub fn open(space: &str, options: &ClientOptions) -> Result<Self, OpenError> {
         let client = options.open(space).wait()?;
-        let inspector = Inspector::open_with(space, options).ok();
         let (files, waits, changes) = Default::default();
-        Ok(Self { client, inspector, files, waits, changes })
+        Ok(Self { client, files, waits, changes })
     }
 
     /// What has changed in this process.
@@ -178,7 +173,7 @@ impl Node {
         let name = format!("{}{}", if id.flocks { "flock:" } else { "fcntl:" }, id.name);
         let ranges = self.client.range_lock(&name).map_err(|error| Stop::Lost(error.to_string()))?;
         let locks = Mutex::new(FileLocks::new(SpaceCover::new(ranges)));
-        let file = Arc::new(NodeFile { flocks: id.flocks, name, locks });
+        let file = Arc::new(NodeFile { flocks: id.flocks, locks });
         files.insert(id.clone(), Arc::clone(&file));
         Ok(file)
     }
@@ -278,35 +273,13 @@ impl Node {
     /// If the space is lost.
     pub fn test(&self, file: &NodeFile, request: &Request) -> Result<Option<Piece>, Stop> {
         let Request { owner, extent, kind, .. } = *request;
-        match lock(&file.locks).test(owner, extent, kind) {
-            Ok(found) => Ok(found.map(|blocker| match blocker.owner {
-                Owner::Process(_) => blocker.piece,
-                Owner::Description(_) => Piece { pid: NO_PROCESS, ..blocker.piece },
-            })),
-            Err(Refusal::Lost(why)) => Err(Stop::Lost(why)),
-            Err(_) => Ok(Some(self.elsewhere(file, extent, kind))),
-        }
-    }
-
-    /// A lock of another process's that is in the way; if it is gone by now, as much as is known of it.
-    fn elsewhere(&self, file: &NodeFile, extent: Extent, kind: Kind) -> Piece {
-        let entries =
-            self.inspector.as_ref().and_then(|inspector| inspector.entries().ok()).unwrap_or_default();
-        // A process's number says nothing on another host.
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host = host.trim().replace(char::is_whitespace, "-");
-        let found = entries.into_iter().find_map(|entry| {
-            let range = entry.range.clone()?;
-            let held = Piece {
-                extent: Extent { start: range.start, end: range.end.min(Extent::END) },
-                kind: if entry.shared { Kind::Read } else { Kind::Write },
-                pid: if entry.host == host { entry.pid } else { 0 },
-            };
-            let named = entry.name.as_bytes() == file.name.as_bytes() && entry.state == EntryState::Held;
-            let in_the_way = held.extent.overlaps(&extent) && held.kind.conflicts(kind);
-            (named && in_the_way && entry.pid != std::process::id()).then_some(held)
-        });
-        found.unwrap_or(Piece { extent, kind: Kind::Write, pid: 0 })
+        let found = lock(&file.locks).test(owner, extent, kind)?;
+        Ok(found.map(|found| match found {
+            InTheWay::Here(Blocker { owner: Owner::Description(_), piece }) => {
+                Piece { pid: NO_PROCESS, ..piece }
+            }
+            InTheWay::Here(Blocker { piece, .. }) | InTheWay::Elsewhere(piece) => piece,
+        }))
     }
 
     /// Forgets a file, unless an owner holds a lock of it or a caller keeps it.

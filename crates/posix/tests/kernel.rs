@@ -22,7 +22,7 @@
 
 mod workers;
 
-use lockwright_posix::{Extent, FileLocks, Kind, NoCover, Owner, Piece, Refusal, Waits};
+use lockwright_posix::{Extent, FileLocks, InTheWay, Kind, NoCover, Owner, Piece, Refusal, Waits};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -111,7 +111,9 @@ impl Model {
     /// What `F_GETLK` says, for each of the orders.
     fn test(&mut self, owner: Owner, extent: Extent, kind: Kind) -> Vec<String> {
         let say = |records: &mut FileLocks<NoCover>| {
-            let Some(found) = records.test(owner, extent, kind).unwrap() else { return "0 free".to_owned() };
+            let Some(InTheWay::Here(found)) = records.test(owner, extent, kind).unwrap() else {
+                return "0 free".to_owned();
+            };
             let (piece, kind) = (found.piece, if found.piece.kind == Kind::Read { "r" } else { "w" });
             let pid = if matches!(found.owner, Owner::Process(_)) { i64::from(piece.pid) } else { -1 };
             format!("0 {kind} {} {} {pid}", piece.extent.start, piece.extent.len())

@@ -23,10 +23,10 @@ use std::time::Instant;
 const HOTTEST: usize = 1000;
 
 impl LockTable {
-    /// Who holds and waits, as it is sent.
-    pub(super) fn list(&mut self, peer: u32) -> Result<Vec<u8>, String> {
+    /// Who holds and waits, of all locks or of those called by a name, as it is sent.
+    pub(super) fn list(&mut self, peer: u32, of: Option<&LockName>) -> Result<Vec<u8>, String> {
         let mut out = Writer::default();
-        self.entries(peer)?.iter().for_each(|entry| out.entry(entry));
+        self.entries(peer, of)?.iter().for_each(|entry| out.entry(entry));
         Ok(out.0)
     }
 
@@ -37,8 +37,8 @@ impl LockTable {
         Ok(out.0)
     }
 
-    /// All holders and waiters in the session's space; holders first, then those who have waited longest.
-    fn entries(&mut self, peer: u32) -> Result<Vec<Entry>, String> {
+    /// Holders and waiters in the session's space; holders first, then those who have waited longest.
+    fn entries(&mut self, peer: u32, of: Option<&LockName>) -> Result<Vec<Entry>, String> {
         let mut entries: Vec<_> = match self.session(peer).and_then(|session| session.space.clone()) {
             None => return Err("the session has no space".to_owned()),
             Some(Space::Own(space)) => {
@@ -48,7 +48,8 @@ impl LockTable {
                 });
                 let own = requests.flat_map(|(session, request)| {
                     let lock = request.lock.map(|lock| self.directory.lock(lock));
-                    let lock = lock.filter(|lock| lock.space == space);
+                    let is_asked = |lock: &&Lock| lock.space == space && of.is_none_or(|of| lock.name == *of);
+                    let lock = lock.filter(is_asked);
                     let entry = lock.map(|lock| entry(session, request, lock, now));
                     let upgrade = entry.as_ref().and_then(|entry| upgrade(request, entry, now));
                     entry.into_iter().chain(upgrade)
@@ -56,10 +57,9 @@ impl LockTable {
                 own.collect()
             }
             Some(Space::Exported(space)) => {
-                let mut entries = Inspector::open(&space.address)
-                    .map_err(|error| error.to_string())?
-                    .entries()
-                    .map_err(|error| error.to_string())?;
+                let inspector = Inspector::open(&space.address).map_err(|error| error.to_string())?;
+                let entries = of.map_or_else(|| inspector.entries(), |of| inspector.entries_of(of));
+                let mut entries = entries.map_err(|error| error.to_string())?;
                 name_sessions(self, &mut entries);
                 entries
             }
@@ -69,6 +69,7 @@ impl LockTable {
                 VerbExecutor::Nic => space.memory.now(),
             }),
         };
+        entries.retain(|entry| of.is_none_or(|of| entry.name == *of));
         entries.sort_by(|a, b| {
             let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
             key(a).cmp(&key(b))
@@ -99,7 +100,7 @@ impl LockTable {
                 });
                 Ok(heat.collect())
             }
-            Some(Space::Exported(_) | Space::OneSided(_)) => Ok(Heat::of(&self.entries(peer)?)),
+            Some(Space::Exported(_) | Space::OneSided(_)) => Ok(Heat::of(&self.entries(peer, None)?)),
         }
     }
 

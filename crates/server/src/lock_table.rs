@@ -252,7 +252,9 @@ impl LockTable {
                 let identity = self.identity(peer);
                 self.say(peer, &Response::Identity { id, identity });
             }
-            Request::List { id } => self.answer_in_pages(peer, id, Self::list),
+            Request::List { id, of } => {
+                self.answer_in_pages(peer, id, |table, peer| table.list(peer, of.as_ref()));
+            }
             Request::Heat { id } => self.answer_in_pages(peer, id, Self::list_heat),
             Request::Break { id, token, name } => match self.break_grant(peer, &name, token) {
                 Ok(held) => {

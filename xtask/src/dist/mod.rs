@@ -28,6 +28,7 @@ pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
     ended.push(step("preloaded library", || verdict(program::preload(root, &dist))));
     if program {
         ended.push(step("empty root", || verdict(program::runs_alone(&dist))));
+        ended.push(step("root with busybox alone", || program::beside_busybox(root, &dist, may)));
         ended.push(step("manuals and completions", || verdict(program::manuals(&dist))));
         ended.push(step("deb", || verdict(program::deb(root, &dist, may))));
         ended.push(step("systemd unit", || program::unit(root)));
@@ -38,7 +39,7 @@ pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
     ended.push(step("C library", || verdict(c_library(root, &dist))));
     ended.push(step("C library, unpacked and linked", || verdict(linked(root, &dist, may))));
     ended.push(step("wheel", || verdict(wheel(root, &dist, may))));
-    ended.push(step("bill of materials", || verdict(sbom::write(root, &dist))));
+    ended.push(step("bills of materials", || verdict(sbom::write(root, &dist))));
     ended.push(step("checksums", || verdict(checksums(&dist))));
     ended.push(step("publish", || verdict(publish(root))));
     count(&ended)
@@ -94,10 +95,7 @@ fn tar(folder: &Path, to: &Path, more: &[&str]) -> Result<(), String> {
 /// What a registry would say of the crates, each compiled as it would be unpacked there: all but those whose manifest says that
 /// they are not published.
 fn publish(root: &Path) -> Result<(), String> {
-    done(&mut crate::steps::command(
-        root,
-        &["publish", "--workspace", "--dry-run", "--quiet", "--allow-dirty"],
-    ))
+    done(&mut crate::steps::command(root, &["publish", "--workspace", "--dry-run", "--allow-dirty"]))
 }
 
 /// `SHA256SUMS` of every file.

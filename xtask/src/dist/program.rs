@@ -2,7 +2,7 @@
 
 use crate::bindings::readme;
 use crate::names::{COMMAND_PROGRAM, PACKAGED, PRELOAD};
-use crate::setup::{Need, done};
+use crate::setup::{BUSYBOX, Need, done};
 use crate::steps::{self, Ended};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,9 @@ use std::process::{Command, Stdio};
 pub(super) const TARGET: &str = "x86_64-unknown-linux-musl";
 /// `systemd-analyze security` says from 0 to 10, or here to 100, how much a unit is exposed.
 const EXPOSED_AT_MOST: &str = "--threshold=30";
-/// The library that programs preload, as a file.
-pub(super) const PRELOADED: &str = "liblockwright_posix_preload.so";
+/// The library that programs preload, as users have it, and as cargo calls it: `lockwright_posix` is another crate's name.
+pub(super) const PRELOADED: &str = "liblockwright_posix.so";
+const PRELOADED_BUILT: &str = "liblockwright_posix_preload.so";
 /// The release of Debian that the package is tried on.
 const DEBIAN: &str = "bookworm";
 
@@ -39,7 +40,7 @@ pub(super) fn build(root: &Path, dist: &Path, may: bool) -> Result<(), String> {
 /// In a line.
 pub(super) fn preload(root: &Path, dist: &Path) -> Result<(), String> {
     done(&mut steps::command(root, &["build", "--quiet", "--release", "--package", PRELOAD]))?;
-    let built = target(root).join("release").join(PRELOADED);
+    let built = target(root).join("release").join(PRELOADED_BUILT);
     done(Command::new("strip").arg("-o").arg(dist.join(PRELOADED)).arg(built))
 }
 
@@ -60,6 +61,39 @@ pub(super) fn runs_alone(dist: &Path) -> Result<(), String> {
     let _ = fs::remove_dir_all(folder);
     let said = said?;
     if said.starts_with("lockwright ") { Ok(()) } else { Err(format!("it said {said:?}")) }
+}
+
+/// Runs the README's first line in a root that has a shell without glibc, and nothing else. Skipped where there is no such shell.
+pub(super) fn beside_busybox(root: &Path, dist: &Path, may: bool) -> Ended {
+    if let Err(why) = Need::Busybox.get(root, may) {
+        println!("skipped: {why}");
+        return Ended::Skipped;
+    }
+    let folder = dist.join("busybox-root");
+    let tried = readme::shell_line(root).and_then(|line| {
+        let made = ["bin", "proc", "dev/shm", "tmp"]
+            .iter()
+            .try_for_each(|name| fs::create_dir_all(folder.join(name)));
+        let copied = made
+            .and_then(|()| fs::copy(BUSYBOX, folder.join("bin/busybox")))
+            .and_then(|_| fs::copy(dist.join("lockwright"), folder.join("bin/lockwright")));
+        copied.map_err(|error| error.to_string())?;
+        inside(&folder, &["/bin/busybox", "--install", "-s", "/bin"])?;
+        twice(&folder, &line)
+    });
+    let _ = fs::remove_dir_all(folder);
+    crate::bindings::verdict(tried)
+}
+
+/// The README's first line in two terminals, so to speak.
+fn twice(root: &Path, line: &str) -> Result<(), String> {
+    let said = inside(root, &["/bin/sh", "-c", &format!("{{ {line}; }} & {{ {line}; }}; wait")])?;
+    let mut grants: Vec<_> = said.lines().collect();
+    grants.sort_unstable();
+    if grants == ["alone, with token 1", "alone, with token 2"] {
+        return Ok(());
+    }
+    Err(format!("the README's first line, twice, said {said:?}"))
 }
 
 /// Man pages and completions, made by the program.
@@ -146,13 +180,7 @@ fn try_package(root: &Path, dist: &Path, line: &str) -> Result<(), String> {
     fs::copy(dist.join("lockwright.deb"), root.join("tmp/lockwright.deb"))
         .map_err(|error| error.to_string())?;
     inside(root, &["dpkg", "--install", "/tmp/lockwright.deb"])?;
-    // In two terminals, so to speak.
-    let said = inside(root, &["sh", "-c", &format!("{{ {line}; }} & {{ {line}; }}; wait")])?;
-    let mut grants: Vec<_> = said.lines().collect();
-    grants.sort_unstable();
-    if grants != ["alone, with token 1", "alone, with token 2"] {
-        return Err(format!("the README's first line, twice, said {said:?}"));
-    }
+    twice(root, line)?;
     for file in [
         "usr/share/man/man1/lockwright.1.gz",
         "usr/lib/systemd/system/lockwright.service",

@@ -1,36 +1,53 @@
-//! The bill of materials: every crate that is compiled into the program, as CycloneDX, from what cargo says.
+//! Bills of materials: every crate that is compiled into what users get, as CycloneDX, from what cargo says.
 
 use super::program::TARGET;
-use crate::names::{COMMAND_PROGRAM, PACKAGED};
+use crate::names::{COMMAND_PROGRAM, LIBRARIES, PACKAGED, PRELOAD};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Writes `lockwright.cdx.json`.
+/// What libraries are built for.
+const HOST: &str = "x86_64-unknown-linux-gnu";
+
+/// Something that users get: its name, what CycloneDX calls it, and of which package with which features for what it is built.
+type Product = (&'static str, &'static str, &'static str, &'static str, &'static str);
+
+const PRODUCTS: [Product; 4] = [
+    (COMMAND_PROGRAM.name, "application", COMMAND_PROGRAM.package, PACKAGED, TARGET),
+    ("liblockwright", "library", "lockwright-c", LIBRARIES, HOST),
+    ("liblockwright_posix", "library", PRELOAD, "", HOST),
+    // As pyproject.toml has it built.
+    ("lockwright-python", "library", "lockwright-python", LIBRARIES, HOST),
+];
+
+/// Writes a bill for each, called by its name.
 ///
 /// # Errors
 /// In a line.
 pub(super) fn write(root: &Path, dist: &Path) -> Result<(), String> {
-    let of = ["tree", "--locked", "--package", COMMAND_PROGRAM.package, "--features", PACKAGED];
+    PRODUCTS.iter().try_for_each(|product| bill(root, dist, product))
+}
+
+fn bill(root: &Path, dist: &Path, &(name, kind, package, features, target): &Product) -> Result<(), String> {
+    let of = ["tree", "--locked", "--package", package, "--features", features, "--target", target];
     // What builds the program and what macros need is not in it.
-    let how =
-        ["--target", TARGET, "--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}|{l}"];
+    let how = ["--edges", "normal,no-proc-macro", "--prefix", "none", "--format", "{p}|{l}"];
     let output = crate::steps::command(root, &[&of[..], &how].concat()).output();
     let output = output.map_err(|error| error.to_string())?;
     let components = components(&String::from_utf8_lossy(&output.stdout));
     if !output.status.success() || components.is_empty() {
         return Err(format!("cargo tree: {}", String::from_utf8_lossy(&output.stderr).trim()));
     }
-    println!("{} crates", components.len());
+    println!("{name}: {} crates", components.len());
     let bill = json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
         "version": 1,
-        "metadata": { "component": { "type": "application", "name": COMMAND_PROGRAM.name } },
+        "metadata": { "component": { "type": kind, "name": name } },
         "components": components,
     });
-    fs::write(dist.join("lockwright.cdx.json"), format!("{bill:#}\n")).map_err(|error| error.to_string())
+    fs::write(dist.join(format!("{name}.cdx.json")), format!("{bill:#}\n")).map_err(|error| error.to_string())
 }
 
 /// Lines like `NAME vVERSION (PATH) (*)|LICENCE`, each crate once.

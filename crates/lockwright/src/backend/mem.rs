@@ -9,6 +9,8 @@ use super::{
 };
 use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, ValueError};
+#[cfg(target_os = "linux")]
+use crate::inspect::Entry;
 use crate::lock::Value;
 use crate::lock::contention::Contention;
 use crate::name::LockName;
@@ -260,6 +262,14 @@ impl Locker for MemBackend {
                 values.remove(name);
             }
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    fn entries_of(&self, name: &LockName, _: Claim) -> Result<Vec<Entry>, LockError> {
+        let names = self.names();
+        let kinds = [Kind::Keyed, Kind::Ranges, Kind::Semaphores];
+        let ids = kinds.iter().filter_map(|kind| Some((*kind, names.ids.get(&(name.clone(), *kind))?.0)));
+        Ok(ids.flat_map(|(kind, id)| self.locks.entries_of(name, kind, id)).collect())
     }
 
     /// After a change that nobody waited for it is known here only.

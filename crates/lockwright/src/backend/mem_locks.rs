@@ -16,7 +16,11 @@
 
 use super::Kind;
 use crate::error::ChangeError;
+#[cfg(target_os = "linux")]
+use crate::inspect::{Entry, EntryState, Permits};
 use crate::lock::contention::Contention;
+#[cfg(target_os = "linux")]
+use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
 use lockwright_locks::combiner::core::{Answer, ClientId, Core, Limits, NAMES, Refusal, Reply, Request};
 use std::ops::Range;
@@ -231,6 +235,31 @@ impl MemLocks {
             table.watched.push((id, Arc::clone(contention)));
         }
         Self::close(table);
+    }
+
+    /// Who holds and waits, all of them in this process. For how long is not written down.
+    #[cfg(target_os = "linux")]
+    pub(super) fn entries_of(&self, name: &LockName, kind: Kind, id: u64) -> Vec<Entry> {
+        let entry = |slot: &Slot| {
+            let (_, claim) = slot.claim.filter(|(other, claim)| (*other, claim.lock) == (kind, id))?;
+            let (state, token) = match slot.state {
+                State::Held { token } | State::Upgrading { token } | State::Stays { token, .. } => {
+                    (EntryState::Held, Some(token))
+                }
+                State::Wanted => (EntryState::Waiting, None),
+                State::Free | State::Denied(_) => return None,
+            };
+            let units = claim.start..claim.end;
+            Some(Entry {
+                shared: claim.mode == Mode::Shared,
+                permits: (kind == Kind::Semaphores).then(|| Permits::of_units(&units)),
+                range: (kind == Kind::Ranges).then_some(units),
+                token,
+                pid: std::process::id(),
+                ..Entry::new(name.clone(), state)
+            })
+        };
+        self.table().slots.iter().filter_map(entry).collect()
     }
 
     /// `token`, if that is what request `id` is held with; a downgrade or upgrade on its way has the old one still.

@@ -48,7 +48,7 @@ pub(crate) fn params() -> ShiftParams {
 /// All memberships of this client.
 #[derive(Debug)]
 pub(crate) struct Members {
-    pub(super) space: ShmSpace,
+    pub(crate) space: ShmSpace,
     pub(super) lease_ns: u64,
     /// By number.
     near: [OnceLock<Arc<Member>>; NEAR],

@@ -30,6 +30,8 @@ mod threads;
 
 use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, LostReason, ValueError};
+#[cfg(target_os = "linux")]
+use crate::inspect::Entry;
 use crate::lock::Value;
 use crate::lock::contention::Contention;
 use crate::name::LockName;
@@ -450,6 +452,14 @@ pub(crate) trait Locker {
     fn is_contended(&self, kind: Kind, claim: Claim) -> Option<bool> {
         let _ = (kind, claim);
         None
+    }
+
+    /// Holders and waiters of the locks called `name`, of all clients and kinds. Takes nothing, and blocks until a server has
+    /// answered.
+    #[cfg(target_os = "linux")]
+    fn entries_of(&self, name: &LockName, claim: Claim) -> Result<Vec<Entry>, LockError> {
+        let _ = (name, claim);
+        Err(LockError::Unsupported("it does not tell its clients who holds what"))
     }
 
     /// The fencing token of a grant.

@@ -7,6 +7,8 @@ use super::{
 };
 use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, ValueError};
+#[cfg(target_os = "linux")]
+use crate::inspect::Entry;
 use crate::lock::Value;
 use crate::lock::contention::Contention;
 use crate::name::LockName;
@@ -285,6 +287,11 @@ impl Locker for RecordedBackend {
 
     fn is_contended(&self, kind: Kind, claim: Claim) -> Option<bool> {
         self.inner.is_contended(kind, claim)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn entries_of(&self, name: &LockName, claim: Claim) -> Result<Vec<Entry>, LockError> {
+        self.inner.entries_of(name, claim)
     }
 
     fn token(&self, granted: &Granted) -> u64 {

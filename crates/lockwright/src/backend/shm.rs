@@ -12,6 +12,7 @@ use super::ranges::gate;
 use super::{Bound, BoxFuture, GivenUp, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
 use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, LostReason, OpenError};
+use crate::inspect::{self, Entry};
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Process, Reclaim, ShmSpace, SpaceError, SpaceOptions};
@@ -385,6 +386,12 @@ impl Locker for ShmBackend {
             same_kind && record.claim.lock == claim.lock && conflicts && overlaps(&record.claim)
         };
         Some(reader.clients().any(|client| reader.records(&client).any(|record| is_in_the_way(&record))))
+    }
+
+    fn entries_of(&self, _: &LockName, claim: Claim) -> Result<Vec<Entry>, LockError> {
+        let id = name_of(claim.lock);
+        inspect::local::entries_of(&self.members, id)
+            .map_err(|error| LockError::Disconnected(error.to_string()))
     }
 
     fn token(&self, granted: &Granted) -> u64 {

@@ -2,6 +2,7 @@
 
 use super::{BreakError, Entry, EntryState, Heat, InspectError, Permits, SpaceInfo};
 use crate::backend::holders::{self, reader};
+use crate::backend::member::Member;
 use crate::backend::members::{Members, NAMES};
 use crate::backend::ranges::gate;
 use crate::backend::{Kind, shm};
@@ -16,6 +17,7 @@ use lockwright_locks::shiftlock::shared::Snapshot;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A space of this host.
@@ -36,76 +38,20 @@ impl Local {
     }
 
     fn names(&self) -> Result<Vec<NameInfo>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
-        Ok(member.names().all()?)
+        Ok(member(&self.members)?.names().all()?)
     }
 
     pub(super) fn entries(&self) -> Result<Vec<Entry>, InspectError> {
-        let names: HashMap<_, _> = self.names()?.into_iter().map(|info| (info.lock.id, info)).collect();
-        let clients: HashMap<_, _> =
-            self.space.clients().into_iter().map(|client| (client.peer, client)).collect();
-        let now = self.space.now();
-        let members: HashMap<_, _> =
-            reader(&self.space).clients().map(|member| (member.peer, member)).collect();
-        let mut entries = Vec::new();
-        for (record, changing) in self.records()? {
-            let peer = record.peer;
-            let (Some(client), Some(member)) = (clients.get(&peer), members.get(&peer)) else { continue };
-            let Some(info) = names.get(&name_of(record.claim.lock)) else { continue };
-            let alive = client.alive && !member.is_expired(now);
-            let Some(entry) = entry(&record, info, client, alive, now.since(record.since)) else { continue };
-            let entry = Entry { changing, ..entry };
-            // A reader that waits to be alone is both.
-            let waits = Entry { state: EntryState::Waiting, shared: false, token: None, ..entry.clone() };
-            entries.extend((record.state == State::Upgrading).then_some(waits));
-            entries.push(entry);
-        }
-        entries.sort_by(|a, b| {
-            let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
-            key(a).cmp(&key(b))
-        });
-        Ok(entries)
+        Look { members: &self.members, of: None }.entries(self.names()?)
     }
 
-    /// All records, and whether their lock changed while they were read: then they are read again, a few times.
-    fn records(&self) -> Result<Vec<(HolderRecord, bool)>, InspectError> {
-        let reader = reader(&self.space);
-        let all = || reader.clients().flat_map(|client| reader.records(&client).collect::<Vec<_>>());
-        let mut open: HashSet<_> = all().map(|record| lock_of(&record)).collect();
-        let mut listed = Vec::new();
-        for look in 1..=LOOKS {
-            let before = self.versions(&open)?;
-            let records: Vec<_> = all().filter(|record| open.contains(&lock_of(record))).collect();
-            let after = self.versions(&open)?;
-            open.retain(|lock| before[lock] != after[lock]);
-            for (lock, mut records) in by_lock(records) {
-                if !open.contains(&lock) || look == LOOKS {
-                    keep_current(&mut records, &after[&lock]);
-                    listed.extend(records.into_iter().map(|record| (record, open.contains(&lock))));
-                }
-            }
-            if open.is_empty() {
-                break;
-            }
-        }
-        Ok(listed)
+    pub(super) fn entries_of(&self, name: &LockName) -> Result<Vec<Entry>, InspectError> {
+        let found = member(&self.members)?.names().find(name.as_bytes())?;
+        found.map_or(Ok(Vec::new()), |lock| entries_of(&self.members, lock.id))
     }
-
-    fn versions(&self, locks: &HashSet<Lock>) -> Result<HashMap<Lock, Version>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
-        let versions = locks.iter().map(|lock| {
-            let version = match *lock {
-                (id, Kind::Keyed) => (member.snapshot(id)?, 0),
-                (id, kind) => (member.snapshot(gate(id))?, member.releases(kind, id)?),
-            };
-            Ok((*lock, version))
-        });
-        versions.collect()
-    }
-
     /// What is seen of holders and waiters, and how often locks were given back. Also of locks that nobody holds now.
     pub(super) fn heat(&self) -> Result<Vec<Heat>, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
+        let member = member(&self.members)?;
         let mut seen: HashMap<_, _> = Heat::of(&self.entries()?)
             .into_iter()
             .map(|heat| ((heat.name.clone(), heat.kind), heat))
@@ -141,7 +87,7 @@ impl Local {
         let reader = reader(&self.space);
         let record = reader.clients().find_map(|client| reader.records(&client).find(holds));
         let Some(record) = record else { return Err(not_held) };
-        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
+        let member = member(&self.members)?;
         let broken = match record.kind {
             records::Kind::Keyed => member.take_away(&record),
             records::Kind::Range => member.revoke(&record),
@@ -150,7 +96,7 @@ impl Local {
     }
 
     pub(super) fn info(&self) -> Result<SpaceInfo, InspectError> {
-        let member = self.members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))?;
+        let member = member(&self.members)?;
         let path = self.space.path().to_owned();
         let now = self.space.now();
         // Not this one, which only looks.
@@ -168,6 +114,90 @@ impl Local {
             resident_bytes: resident(&path),
             path,
         })
+    }
+}
+
+/// Holders and waiters of the locks whose name has this id.
+pub(crate) fn entries_of(members: &Members, id: u64) -> Result<Vec<Entry>, InspectError> {
+    let info = member(members)?.names().info(id)?;
+    Look { members, of: Some(id) }.entries(info)
+}
+
+fn member(members: &Members) -> Result<Arc<Member>, InspectError> {
+    members.any().map_err(|error| InspectError::TooManyClients(error.to_string()))
+}
+
+/// A look at the records of all locks, or of those `of` one name.
+struct Look<'a> {
+    members: &'a Members,
+    of: Option<u64>,
+}
+
+impl Look<'_> {
+    fn entries(&self, names: impl IntoIterator<Item = NameInfo>) -> Result<Vec<Entry>, InspectError> {
+        let names: HashMap<_, _> = names.into_iter().map(|info| (info.lock.id, info)).collect();
+        let space = &self.members.space;
+        let clients: HashMap<_, _> =
+            space.clients().into_iter().map(|client| (client.peer, client)).collect();
+        let now = space.now();
+        let members: HashMap<_, _> = reader(space).clients().map(|member| (member.peer, member)).collect();
+        let mut entries = Vec::new();
+        for (record, changing) in self.records()? {
+            let peer = record.peer;
+            let (Some(client), Some(member)) = (clients.get(&peer), members.get(&peer)) else { continue };
+            let Some(info) = names.get(&name_of(record.claim.lock)) else { continue };
+            let alive = client.alive && !member.is_expired(now);
+            let Some(entry) = entry(&record, info, client, alive, now.since(record.since)) else { continue };
+            let entry = Entry { changing, ..entry };
+            // A reader that waits to be alone is both.
+            let waits = Entry { state: EntryState::Waiting, shared: false, token: None, ..entry.clone() };
+            entries.extend((record.state == State::Upgrading).then_some(waits));
+            entries.push(entry);
+        }
+        entries.sort_by(|a, b| {
+            let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
+            key(a).cmp(&key(b))
+        });
+        Ok(entries)
+    }
+
+    /// All records, and whether their lock changed while they were read: then they are read again, a few times.
+    fn records(&self) -> Result<Vec<(HolderRecord, bool)>, InspectError> {
+        let reader = reader(&self.members.space);
+        let is_asked = |record: &HolderRecord| self.of.is_none_or(|id| name_of(record.claim.lock) == id);
+        let all = || {
+            reader.clients().flat_map(|client| reader.records(&client).filter(is_asked).collect::<Vec<_>>())
+        };
+        let mut open: HashSet<_> = all().map(|record| lock_of(&record)).collect();
+        let mut listed = Vec::new();
+        for look in 1..=LOOKS {
+            let before = self.versions(&open)?;
+            let records: Vec<_> = all().filter(|record| open.contains(&lock_of(record))).collect();
+            let after = self.versions(&open)?;
+            open.retain(|lock| before[lock] != after[lock]);
+            for (lock, mut records) in by_lock(records) {
+                if !open.contains(&lock) || look == LOOKS {
+                    keep_current(&mut records, &after[&lock]);
+                    listed.extend(records.into_iter().map(|record| (record, open.contains(&lock))));
+                }
+            }
+            if open.is_empty() {
+                break;
+            }
+        }
+        Ok(listed)
+    }
+
+    fn versions(&self, locks: &HashSet<Lock>) -> Result<HashMap<Lock, Version>, InspectError> {
+        let member = member(self.members)?;
+        let versions = locks.iter().map(|lock| {
+            let version = match *lock {
+                (id, Kind::Keyed) => (member.snapshot(id)?, 0),
+                (id, kind) => (member.snapshot(gate(id))?, member.releases(kind, id)?),
+            };
+            Ok((*lock, version))
+        });
+        versions.collect()
     }
 }
 

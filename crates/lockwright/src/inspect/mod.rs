@@ -4,7 +4,7 @@
 //! Looking disturbs nobody. This file is what can be seen; `local` looks into shared memory, `waits` sees who waits for whom.
 
 mod cluster;
-mod local;
+pub(crate) mod local;
 mod waits;
 
 pub use crate::backend::Kind;
@@ -381,14 +381,14 @@ impl Inspector {
         match self.looks()? {
             Looks::Local(local) => local.entries(),
             Looks::OneSided(local) => local.entries(),
-            Looks::Remote(remote) => remote.entries(),
+            Looks::Remote(remote) => remote.entries(None),
             Looks::Cluster(cluster) => cluster.entries(),
             #[cfg(feature = "fiss")]
             Looks::Fiss(fiss) => fiss.entries(),
         }
     }
 
-    /// The same of the locks called `name`. In a cluster only the server that has them is asked.
+    /// The same of the locks called `name`, which costs less; in a cluster only the server that has them is asked.
     ///
     /// # Errors
     /// If the space cannot be used.
@@ -404,9 +404,12 @@ impl Inspector {
     /// ```
     pub fn entries_of(&self, name: &LockName) -> Result<Vec<Entry>, InspectError> {
         let mut entries = match self.looks()? {
-            Looks::Cluster(cluster) => cluster.entries_near(name),
+            Looks::Local(local) => local.entries_of(name),
+            Looks::Remote(remote) => remote.entries(Some(name)),
+            Looks::Cluster(cluster) => cluster.entries_of(name),
             _ => self.entries(),
         }?;
+        // Servers of earlier releases list all.
         entries.retain(|entry| entry.name == *name);
         Ok(entries)
     }

@@ -8,8 +8,12 @@ use super::core::Core;
 use super::typed::{
     LockGuard, MutexGuard, RangeReadGuard, RangeWriteGuard, RwLockReadGuard, RwLockWriteGuard,
 };
+#[cfg(target_os = "linux")]
+use crate::backend::Kind;
 use crate::backend::whole;
 use crate::error::LockError;
+#[cfg(target_os = "linux")]
+use crate::inspect::{Entry, EntryState};
 use crate::name::LockName;
 use lockwright_fabric::observe::{Claim, Mode};
 use std::ops::Range;
@@ -377,6 +381,31 @@ impl RangeLock {
     /// ```
     pub fn try_read(&self, range: Range<u64>) -> TryAcquire<RangeReadGuard> {
         self.try_acquire(Mode::Shared, &range)
+    }
+
+    /// Who holds which units now: this client's own guards, and those of others. A look: it takes nothing, refuses nobody, and
+    /// may be out of date when it returns. Blocks for a round trip where a server decides.
+    ///
+    /// # Errors
+    /// If the space cannot be asked, or does not tell.
+    ///
+    /// ```
+    /// # let client = lockwright::Client::open("mem:").wait().unwrap();
+    /// let file = client.range_lock("data.bin").unwrap();
+    /// let guard = file.write(0..4096).wait()?;
+    /// let holders = file.holders()?;
+    /// assert_eq!((holders[0].range.clone(), holders[0].token), (Some(0..4096), Some(guard.token())));
+    /// # Ok::<(), lockwright::LockError>(())
+    /// ```
+    #[cfg(target_os = "linux")]
+    pub fn holders(&self) -> Result<Vec<Entry>, LockError> {
+        self.core.check().map_err(|pid| LockError::OtherProcess { pid })?;
+        let claim = Claim { lock: self.core.bound()?.lock, ..whole(Mode::Shared) };
+        let mut entries = self.core.space.entries_of(&self.core.name, claim)?;
+        let holds =
+            |entry: &Entry| entry.kind() == Kind::Ranges && entry.state == EntryState::Held && entry.alive;
+        entries.retain(holds);
+        Ok(entries)
     }
 }
 

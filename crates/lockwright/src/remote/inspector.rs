@@ -42,10 +42,11 @@ impl RemoteInspector {
         looked.map_err(wrong)
     }
 
-    pub(crate) fn entries(&self) -> Result<Vec<Entry>, InspectError> {
-        let bytes = self.ask(|id| Request::List { id })?;
-        let mut reader = Reader(&bytes);
-        Ok(std::iter::from_fn(|| reader.entry()).collect())
+    /// Of all locks, or of those called by this name.
+    pub(crate) fn entries(&self, of: Option<&LockName>) -> Result<Vec<Entry>, InspectError> {
+        let of = of.cloned();
+        let bytes = self.ask(|id| Request::List { id, of })?;
+        Ok(Reader(&bytes).entries())
     }
 
     pub(crate) fn heat(&self) -> Result<Vec<Heat>, InspectError> {

@@ -46,9 +46,11 @@ use crate::backend::{
 };
 use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, LostReason, ValueError};
+use crate::inspect::Entry;
 use crate::lock::Value;
 use crate::lock::contention::Contention;
 use crate::name::LockName;
+use crate::wire::listing::Reader;
 use crate::wire::{self, Request, RequestId, Units};
 use lockwright_fabric::FabricError;
 use lockwright_fabric::observe::Claim;
@@ -218,6 +220,15 @@ impl Locker for RemoteBackend {
     }
 
     /// As the last call returned it: what the server has made of a change that was given up shows with the next one.
+    fn entries_of(&self, name: &LockName, _: Claim) -> Result<Vec<Entry>, LockError> {
+        let of = Some(name.clone());
+        let asked = inquiry::Inquiry::new(&self.remote, |id| Request::List { id, of });
+        let mut entries = Reader(&driver::outcome(&self.remote, asked)?).entries();
+        // Servers of earlier releases list all.
+        entries.retain(|entry| entry.name == *name);
+        Ok(entries)
+    }
+
     fn token(&self, granted: &Granted) -> u64 {
         grant(granted).token
     }

@@ -68,7 +68,10 @@ impl Request {
                 message(19, 0, [seq, low, high, 0], Vec::new())
             }
             Request::Identify { id } => message(20, *id, [seq, 0, 0, 0], Vec::new()),
-            Request::List { id } => message(8, *id, [seq, 0, 0, 0], Vec::new()),
+            Request::List { id, of } => {
+                let of = of.as_ref().map(|name| pack(name.as_bytes()));
+                message(8, *id, [seq, 0, 0, 0], of.unwrap_or_default())
+            }
             Request::Heat { id } => message(9, *id, [seq, 0, 0, 0], Vec::new()),
             Request::Break { id, token, name } => {
                 message(10, *id, [seq, *token, 0, 0], pack(name.as_bytes()))
@@ -118,7 +121,10 @@ impl Request {
                 let [token, epoch, low, high] = *tail.first_chunk()?;
                 Request::Claim { id: lock, units: units(), token, epoch, key: key(low, high) }
             }
-            8 => Request::List { id: lock },
+            8 => {
+                let of = if tail.is_empty() { None } else { Some(name_in(tail)?) };
+                Request::List { id: lock, of }
+            }
             9 => Request::Heat { id: lock },
             10 => Request::Break { id: lock, token: a, name: name_in(tail)? },
             11 => Request::Find { id: lock, handle: a },

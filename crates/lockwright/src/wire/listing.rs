@@ -72,6 +72,11 @@ fn nanos(time: Duration) -> u64 {
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl Reader<'_> {
+    /// All lines of a listing of holders and waiters.
+    pub(crate) fn entries(mut self) -> Vec<Entry> {
+        std::iter::from_fn(|| self.entry()).collect()
+    }
+
     fn take(&mut self, len: usize) -> Option<&[u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;

@@ -180,9 +180,11 @@ pub enum Request {
     Identify {
         id: RequestId,
     },
-    /// All holders and waiters, in pages.
+    /// All holders and waiters, or those of the locks `of` this name, in pages. A server that does not know of names lists
+    /// all.
     List {
         id: RequestId,
+        of: Option<LockName>,
     },
     /// What every lock has seen, in pages.
     Heat {

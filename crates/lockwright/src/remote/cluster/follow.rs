@@ -48,6 +48,8 @@ impl Follower {
         space: &str,
     ) -> Result<Arc<Self>, OpenError> {
         let refuse = |why: String| OpenError::Failed { space: space.to_owned(), why };
+        #[cfg(feature = "cluster")]
+        options.etcd_options(Vec::new()).map_err(OpenError::Credentials)?;
         let known = Mutex::new(Known { map: ShardMap::default(), servers, next: 0, read: None });
         let follower =
             Arc::new(Self { options: options.clone(), address, known, turn: tokio::sync::Mutex::new(()) });

@@ -26,15 +26,15 @@ impl ClusterInspector {
     }
 
     pub(crate) fn entries(&self) -> Result<Vec<Entry>, InspectError> {
-        let mut all = self.all(RemoteInspector::entries)?;
+        let mut all = self.all(|shard| shard.entries(None))?;
         all.sort_by_key(|entry| (entry.name.clone(), entry.state, Reverse(entry.age)));
         Ok(all)
     }
 
-    /// Of the shard that has the lock called `name`.
-    pub(crate) fn entries_near(&self, name: &LockName) -> Result<Vec<Entry>, InspectError> {
+    /// Of the locks called `name`, which one shard has.
+    pub(crate) fn entries_of(&self, name: &LockName) -> Result<Vec<Entry>, InspectError> {
         let shard = self.follower.shard_of(&self.space, name.as_bytes());
-        self.shards[usize::from(shard)].entries()
+        self.shards[usize::from(shard)].entries(Some(name))
     }
 
     pub(crate) fn heat(&self) -> Result<Vec<Heat>, InspectError> {

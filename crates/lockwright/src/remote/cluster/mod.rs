@@ -22,6 +22,7 @@ use super::{RemoteBackend, ShardOf};
 use crate::backend::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
 use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, OpenError};
+use crate::inspect::Entry;
 use crate::lock::contention::Contention;
 use crate::name::LockName;
 use lockwright_fabric::observe::Claim;
@@ -182,6 +183,11 @@ impl Locker for ClusterBackend {
     ) -> bool {
         let (link, claim) = self.by(&claim);
         link.watch_contention(kind, claim, granted, contention)
+    }
+
+    fn entries_of(&self, name: &LockName, claim: Claim) -> Result<Vec<Entry>, LockError> {
+        let (link, claim) = self.by(&claim);
+        link.entries_of(name, claim)
     }
 
     fn token(&self, granted: &Granted) -> u64 {

@@ -74,7 +74,7 @@ fn an_answer_to_an_earlier_request_in_the_same_slot_changes_nothing() {
 fn what_the_server_took_is_not_said_again() {
     let mut table = Table::default();
     for _ in 0..5 {
-        let _ = table.say(&Request::List { id: 1 });
+        let _ = table.say(&Request::List { id: 1, of: None });
     }
     table.hear(3, Response::Ack);
     assert_eq!(table.unacked().count(), 2);
