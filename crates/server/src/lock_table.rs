@@ -264,7 +264,7 @@ impl LockTable {
                 Err(why) => self.refuse(peer, id, why),
             },
             Request::Retains => self.retains(peer),
-            Request::Kept { id } => self.kept(peer, id),
+            Request::Kept { id, thread } => self.kept(peer, id, thread),
             Request::Probe { sent } => self.probe(peer, sent),
             Request::Map { id } => self.answer_in_pages(peer, id, Self::list_map),
             Request::Waited { id, ns } => self.waited(peer, id, Duration::from_nanos(ns)),

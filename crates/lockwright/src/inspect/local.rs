@@ -1,10 +1,10 @@
 //! Looking into a space of this host: what its clients have written down in it, and what its words say.
 
-use super::{BreakError, Entry, EntryState, Heat, InspectError, Permits, SpaceInfo};
+use super::{BreakError, Entry, EntryState, Heat, InspectError, Permits, SpaceInfo, user};
 use crate::backend::holders::{self, reader};
 use crate::backend::members::{Members, NAMES};
 use crate::backend::ranges::gate;
-use crate::backend::{Kind, shm};
+use crate::backend::{Kind, shm, slots};
 use crate::error::OpenError;
 use crate::name::LockName;
 use crate::one_sided::local as one_sided;
@@ -47,14 +47,24 @@ impl Local {
         let now = self.space.now();
         let members: HashMap<_, _> =
             reader(&self.space).clients().map(|member| (member.peer, member)).collect();
-        let mut entries = Vec::new();
-        for (record, changing) in self.records()? {
+        let (mut entries, mut users) = (Vec::new(), HashMap::new());
+        let records = self.records()?;
+        // Where no other record is left, tasks use those that belong to threads.
+        let mut shared: HashMap<_, usize> = HashMap::new();
+        let of_none = records.iter().filter(|(record, _)| slots::thread_of(record.record).is_none());
+        of_none.for_each(|(record, _)| *shared.entry(record.peer).or_default() += 1);
+        let crowded: HashSet<_> =
+            shared.into_iter().filter(|(_, used)| *used >= slots::SHARED).map(|(peer, _)| peer).collect();
+        for (record, changing) in records {
             let peer = record.peer;
             let (Some(client), Some(member)) = (clients.get(&peer), members.get(&peer)) else { continue };
             let Some(info) = names.get(&name_of(record.claim.lock)) else { continue };
             let alive = client.alive && !member.is_expired(now);
             let entry = entry(&record, info, client, alive, now.since(record.since));
-            entries.extend(entry.map(|entry| Entry { changing, ..entry }));
+            let user = users.entry(client.pid).or_insert_with(|| user::of_process(client.pid));
+            let user = user.clone().unwrap_or_default();
+            let thread = slots::thread_of(record.record).filter(|_| !crowded.contains(&peer));
+            entries.extend(entry.map(|entry| Entry { changing, user, thread, ..entry }));
         }
         entries.sort_by(|a, b| {
             let key = |entry: &Entry| (entry.name.clone(), entry.state, std::cmp::Reverse(entry.age));
@@ -228,8 +238,11 @@ fn entry(
         token,
         age: Duration::from_nanos(age_ns),
         pid: client.pid,
+        user: String::new(),
         host: host.to_owned(),
         program: program.to_owned(),
+        thread: None,
+        upgrades: false,
         alive,
         changing: false,
     })
