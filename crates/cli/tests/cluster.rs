@@ -6,9 +6,10 @@ mod servers;
 mod started;
 
 use lockwright::inspect::Inspector;
-use lockwright::{Client, GuardState};
+use lockwright::{Client, GuardState, LockError, TryLockError};
 use nix::sys::signal::Signal;
 use servers::{Cluster, PATIENCE, lockwright};
+use started::Started;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -126,4 +127,138 @@ fn a_server_that_is_told_to_stop_hands_its_locks_over_and_waiters_are_served_in_
     let numbers: Vec<_> = served.iter().map(|(number, _)| *number).collect();
     assert_eq!(numbers, [0, 1, 2], "who has waited longest is first");
     assert!(served.iter().all(|(_, token)| *token > before) && served.is_sorted_by_key(|(_, token)| *token));
+}
+
+/// A process that takes locks of the cluster and says so; killed when it is dropped.
+fn runs(cluster: &Cluster, args: &[&str]) -> Started {
+    let space = cluster.space();
+    let script = ["--", "sh", "-c", "echo $LOCKWRIGHT_TOKEN; exec sleep 600"];
+    Started::new(lockwright(&[&["run", "--space", &space], args, &script].concat()))
+}
+
+#[test]
+fn permits_are_counted_across_clients_and_servers_and_come_back_from_the_dead() {
+    let Some(mut cluster) = Cluster::start("permits") else { return };
+    let (one, two) = (cluster.client(), cluster.client());
+    let (mine, theirs) = (one.semaphore("gpu", 3).unwrap(), two.semaphore("gpu", 3).unwrap());
+    let held = mine.acquire_many(2).wait().unwrap();
+    let other_limit = two.semaphore("gpu", 4).unwrap().acquire().wait();
+    assert!(matches!(other_limit, Err(LockError::Refused(_))), "{other_limit:?}");
+    let last = runs(&cluster, &["-j", "3", "gpu"]);
+    assert_eq!(theirs.try_acquire().wait().unwrap_err(), TryLockError::Busy);
+    // The next server of the shard hears from the holders what they hold.
+    let owner = cluster.owner("gpu");
+    cluster.servers[owner].1.send(Signal::SIGKILL);
+    cluster.servers.remove(owner);
+    assert!(theirs.acquire_timeout(1, Duration::from_secs(10)).wait().is_err(), "all three are held");
+    assert_eq!(held.state(), GuardState::Held);
+    last.send(Signal::SIGKILL);
+    let next = theirs.acquire().wait().unwrap();
+    assert!(next.token() > held.token());
+    held.unlock().wait().expect("it was held all the time");
+    assert_eq!(mine.acquire_many(2).wait().unwrap().permits(), 2);
+}
+
+#[test]
+fn leaders_of_a_cluster_follow_each_other_and_one_outlives_the_server_it_was_elected_by() {
+    let Some(mut cluster) = Cluster::start("leaders") else { return };
+    let (one, two) = (cluster.client(), cluster.client());
+    let leads = one.election("scheduler").unwrap().campaign("node-1").wait().unwrap();
+    let election = two.election("scheduler").unwrap();
+    let mut leaders = election.observe();
+    let seen = leaders.next().wait().unwrap();
+    assert_eq!((seen.name.as_str(), seen.token), ("node-1", leads.token()));
+    let owner = cluster.owner("scheduler");
+    cluster.servers[owner].1.send(Signal::SIGKILL);
+    cluster.servers.remove(owner);
+    let late = election.campaign_timeout("node-2", Duration::from_secs(10)).wait();
+    assert!(late.is_err(), "node-1 leads");
+    let token = leads.token();
+    leads.resign().wait().expect("it led all the time");
+    let next = election.campaign("node-3").wait().unwrap();
+    assert!(next.token() > token);
+    // That the server was gone may have been told, and is no end.
+    let seen = leaders.next().wait().or_else(|_| leaders.next().wait()).unwrap();
+    assert_eq!((seen.name.as_str(), seen.token), ("node-3", next.token()));
+    next.resign().wait().unwrap();
+    assert_eq!(election.leader().unwrap(), None);
+}
+
+#[test]
+fn a_holder_of_a_cluster_is_told_that_a_client_waits_also_by_the_next_server() {
+    let Some(mut cluster) = Cluster::start("contended") else { return };
+    let (one, two) = (cluster.client(), cluster.client());
+    for fails_over in [false, true] {
+        let guard = one.mutex("job").unwrap().lock().wait().unwrap();
+        let (tell, told) = std::sync::mpsc::channel();
+        guard.on_contended(move || tell.send(()).unwrap()).unwrap();
+        if fails_over {
+            let owner = cluster.owner("job");
+            cluster.servers[owner].1.send(Signal::SIGKILL);
+            cluster.servers.remove(owner);
+        }
+        assert!(told.try_recv().is_err(), "nobody waits");
+        let client = two.clone();
+        let waiter = std::thread::spawn(move || drop(client.mutex("job").unwrap().lock().wait().unwrap()));
+        told.recv_timeout(PATIENCE).expect("it is told");
+        guard.unlock().wait().expect("it was held all the time");
+        waiter.join().unwrap();
+    }
+}
+
+#[test]
+fn the_value_of_a_lock_outlives_its_holders_and_its_server() {
+    let Some(mut cluster) = Cluster::start("values") else { return };
+    let (one, two) = (cluster.client(), cluster.client());
+    let (mine, theirs) = (one.mutex("journal").unwrap(), two.mutex("journal").unwrap());
+    let guard = mine.lock().wait().unwrap();
+    let value = guard.value().wait().unwrap();
+    assert!(value.bytes().is_empty() && value.is_clean() && value.is_durable());
+    guard.set_value(b"one").wait().unwrap();
+    guard.unlock().wait().unwrap();
+    let guard = theirs.lock().wait().unwrap();
+    let value = guard.value().wait().unwrap();
+    assert_eq!((value.bytes(), value.is_clean()), (&b"one"[..], true), "the close came before the unlock");
+    // It is broken while it has the value open: the next holder is told.
+    Inspector::open(&cluster.space()).unwrap().break_grant("journal", guard.token()).unwrap();
+    let guard = mine.lock().wait().unwrap();
+    let value = guard.value().wait().unwrap();
+    assert_eq!((value.bytes(), value.is_clean()), (&b"one"[..], false));
+    guard.set_value(b"two").wait().unwrap();
+    let owner = cluster.owner("journal");
+    cluster.servers[owner].1.send(Signal::SIGKILL);
+    cluster.servers.remove(owner);
+    // The next server has it, and knows that its holder has it open.
+    let free = two.mutex(cluster.neighbour("journal")).unwrap().lock().wait().unwrap();
+    // Its link may still be on its way there.
+    let began = Instant::now();
+    let value = loop {
+        match guard.value().wait() {
+            Ok(value) => break value,
+            Err(why) => assert!(began.elapsed() < PATIENCE, "{why}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!((value.bytes(), value.is_clean()), (&b"two"[..], true), "its own");
+    guard.unlock().wait().expect("it was held all the time");
+    drop(free);
+    let value = theirs.lock().wait().unwrap().value().wait().unwrap();
+    assert_eq!((value.bytes(), value.is_clean()), (&b"two"[..], true));
+}
+
+#[test]
+fn once_per_period_means_once_for_a_whole_cluster() {
+    let Some(mut cluster) = Cluster::start("once") else { return };
+    let space = cluster.space();
+    let fire = || {
+        let args = ["run", "--space", &space, "--once-per", "1d", "nightly", "--", "echo", "ran"];
+        let said = lockwright(&args).output().unwrap();
+        assert!(said.status.success(), "{said:?}");
+        said.stdout == b"ran\n"
+    };
+    assert!(fire() && !fire());
+    let owner = cluster.owner("nightly");
+    cluster.servers[owner].1.send(Signal::SIGKILL);
+    cluster.servers.remove(owner);
+    assert!(!fire(), "the next server knows");
 }

@@ -9,6 +9,7 @@ use started::Started;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::time::{Duration, Instant};
 
 const GUIDE: &str = include_str!("../../../docs/guide.md");
 const HOLDS: [&str; 4] = ["--", "sh", "-c", "echo $LOCKWRIGHT_TOKEN; exec sleep 600"];
@@ -94,6 +95,37 @@ fn ends_the_command(scratch: &Scratch) {
     assert_eq!(goes_on.end().0, Some(0));
 }
 
+/// A holder that loses its lock. On this signal it writes `told`, and goes on until there is an `end`; then it exits with 4.
+fn loses(scratch: &Scratch, options: &[&str], signal: &str) -> Started {
+    let [told, end] = ["told", "end"].map(|name| scratch.file(name).display().to_string());
+    let script = format!(
+        "trap '' TERM; trap 'echo x > {told}' {signal}
+         echo $LOCKWRIGHT_TOKEN; while [ ! -e {end} ]; do sleep 0.02; done; exit 4"
+    );
+    let holder = scratch.start(&[&["run"], options, &["a", "-c", &script]].concat());
+    assert_eq!(scratch.code(&["break", "a", "--token", &holder.line.clone()]), 0);
+    let until = Instant::now() + Duration::from_secs(60);
+    while !scratch.file("told").exists() {
+        assert!(Instant::now() < until, "it was not told");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    holder
+}
+
+fn another_signal(scratch: &Scratch) {
+    let holder = loses(scratch, &["--signal", "USR1", "--kill-after", "600"], "USR1");
+    fs::write(scratch.file("end"), "").unwrap();
+    assert_eq!(holder.end().0, Some(4));
+}
+
+fn kills_it_after(scratch: &Scratch) {
+    assert_eq!(loses(scratch, &["--kill-after", "0.5"], "TERM").end().0, Some(128 + 9));
+    fs::remove_file(scratch.file("told")).unwrap();
+    let has_time = loses(scratch, &["--kill-after", "600"], "TERM");
+    fs::write(scratch.file("end"), "").unwrap();
+    assert_eq!(has_time.end().0, Some(4));
+}
+
 fn tokens_rise(scratch: &Scratch) {
     let token = || {
         let output = scratch.output(&["run", "a", "-c", "echo $LOCKWRIGHT_TOKEN"]);
@@ -145,6 +177,12 @@ fn every_line_of_the_table_is_so() {
             "start again when it ends" => starts_again(&scratch),
             "at most once in a time" => once_in_a_time(&scratch),
             "ends the command when the lock is lost" => ends_the_command(&scratch),
+            "tells it by another signal first" => another_signal(&scratch),
+            "and kills it some time after that" => kills_it_after(&scratch),
+            "hold for a time at least" => {
+                let _holder = scratch.start(&["run", "--hold-at-least", "600", "a", "--", "echo", "done"]);
+                codes(&scratch, &[(&["-w", "0.3", "a", "--", "true"], 1)]);
+            }
             "fencing token" => tokens_rise(&scratch),
             "who has it" => who_has_it(&scratch),
             other => panic!("nobody has tried {other:?}"),
@@ -152,5 +190,5 @@ fn every_line_of_the_table_is_so() {
         assert!(!says.is_empty(), "{line}: we have it, and the table says nothing");
         tried += 1;
     }
-    assert_eq!(tried, 12);
+    assert_eq!(tried, 15);
 }

@@ -9,6 +9,7 @@
 //! | `map/tokens/SHARD` | `N`: no token of N or above was given | none | once in 2^22 grants |
 //! | `sessions/SHARD/SESSION` | sessions of the same client before this one | none | before the session's first grant |
 //! | `broken/SHARD/TOKEN` | empty | none | before a broken lock goes to others |
+//! | `values/SHARD/SPACE/NAME` | the value of a lock, as the servers write it | none | before its holder is told |
 
 use crate::txn::Revision;
 use std::collections::BTreeSet;
@@ -73,6 +74,11 @@ impl Keys {
     /// Broken grants of a shard begin like this.
     pub fn brokens(&self, shard: u16) -> String {
         format!("{}broken/{shard:04}/", self.prefix)
+    }
+
+    /// The values of a shard's locks begin like this.
+    pub fn values(&self, shard: u16) -> String {
+        format!("{}values/{shard:04}/", self.prefix)
     }
 
     /// A broken grant.
@@ -164,7 +170,7 @@ mod tests {
     #[test]
     fn sessions_and_broken_grants_are_not_in_the_part_that_servers_poll() {
         let keys = Keys::new("prod");
-        for key in [keys.session(0, 1), keys.broken(0, 1)] {
+        for key in [keys.session(0, 1), keys.broken(0, 1), keys.values(0)] {
             assert!(!key.starts_with(&keys.map()), "{key}");
         }
     }

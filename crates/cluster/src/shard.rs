@@ -379,6 +379,15 @@ impl Shard {
         self.owned(vec![Op::Put(self.keys.broken(self.number, token), String::new())])
     }
 
+    /// Writes down the value of a lock, or that there is none; `key`: behind [those of the shard](Keys::values).
+    pub fn put_value(&self, key: &str, value: Option<String>) -> Txn {
+        let key = self.keys.values(self.number) + key;
+        self.owned(vec![match value {
+            Some(value) => Op::Put(key, value),
+            None => Op::Delete(key),
+        }])
+    }
+
     /// Whether something may be granted to the session, with this token.
     pub fn may_grant(&self, key: SessionKey, token: u64) -> bool {
         self.phase == Phase::Open && token < self.tokens_below && self.is_registered(key)

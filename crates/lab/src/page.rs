@@ -6,6 +6,7 @@ use crate::claim::{Claim, short};
 use crate::experiment::{Experiment, Findings};
 use crate::plot::escaped;
 use crate::table::Table;
+use crate::testbeds::Part;
 use std::collections::BTreeMap;
 
 /// The page of experiments that were run by this `build`.
@@ -18,21 +19,51 @@ use std::collections::BTreeMap;
 /// assert!(page.contains("MISS: below the band by 50.0 %") && page.contains("p99 &lt; p50"));
 /// ```
 pub fn page(done: &[(Experiment, Findings)], build: &str, quick: bool) -> String {
-    let claims = || done.iter().flat_map(|(_, findings)| &findings.claims);
-    let held = claims().filter(|claim| claim.holds()).count();
+    let all: Vec<_> = done.iter().flat_map(|(_, findings)| &findings.claims).collect();
     let runs = if quick { "Quick runs" } else { "Full runs" };
     let mut page = String::from(HEAD);
     page += &format!(
-        "<h1>The papers' experiments, simulated</h1>\n<p>{} experiments, {held} of {} claims hold. {runs} by {}.</p>\n",
+        "<h1>The papers' experiments, simulated</h1>\n<p>{} experiments. {runs} by {}.</p>\n{}",
         done.len(),
-        claims().count(),
-        escaped(build)
+        escaped(build),
+        parts(&all)
     );
     page += &summary(done);
     for (experiment, findings) in done {
         page += &section(experiment, findings);
     }
     page + "</main>\n</body>\n</html>\n"
+}
+
+/// What the columns of claims mean, and how many of each hold. They are told apart: a claim of a figure that the simulator was fitted on
+/// says less than one of a figure that it was not.
+fn parts(claims: &[&Claim]) -> String {
+    let line = |part: Part, what: &str| {
+        let count = cell(claims, part).unwrap_or_else(|| "none".to_owned());
+        format!("<li><b>{}</b>, {what}: {count} hold\n", part.name())
+    };
+    let given = claims.iter().filter(|claim| claim.part == Part::Given).count();
+    format!(
+        "<ul>\n{}{}{}<li><b>{}</b>, what the testbed was fitted to, true by construction: {given}, not counted\n</ul>\n",
+        line(Part::HeldOut, "of figures that the testbed was not fitted on"),
+        line(Part::Fitted, "of figures that it was fitted on"),
+        line(Part::Ours, "not the paper's, expected of our own additions"),
+        Part::Given.name()
+    )
+}
+
+/// The parts that are counted, in the order of columns.
+const COUNTED: [Part; 3] = [Part::HeldOut, Part::Fitted, Part::Ours];
+
+/// How many of these claims' part hold; `None`: there are none.
+fn cell(claims: &[&Claim], part: Part) -> Option<String> {
+    let of_part = || claims.iter().filter(|claim| claim.part == part);
+    let count = of_part().count();
+    (count > 0).then(|| format!("{} of {count}", of_part().filter(|claim| claim.holds()).count()))
+}
+
+fn cells(claims: &[&Claim]) -> String {
+    COUNTED.map(|part| format!("<td>{}", cell(claims, part).unwrap_or_default())).concat()
 }
 
 /// A line for each experiment, paper by paper.
@@ -42,24 +73,20 @@ fn summary(done: &[(Experiment, Findings)]) -> String {
         papers.entry(paper(one.0.source)).or_default().push(one);
     }
     let mut text = String::from(
-        "<table class=summary>\n<thead><tr><th scope=col>experiment<th scope=col>claims<th scope=col>hold</tr></thead>\n",
+        "<table class=summary>\n<thead><tr><th scope=col>experiment<th scope=col>held-out<th scope=col>fitted<th scope=col>ours</tr></thead>\n",
     );
     for (paper, experiments) in papers {
-        let count = |only: fn(&Claim) -> bool| {
-            experiments.iter().flat_map(|(_, findings)| &findings.claims).filter(|claim| only(claim)).count()
-        };
-        let (all, held) = (count(|_| true), count(Claim::holds));
-        text += &format!(
-            "<tbody><tr class=paper><th scope=rowgroup>{}<td>{all}<td>{held}</tr>\n",
-            escaped(paper)
-        );
+        let all: Vec<_> = experiments.iter().flat_map(|(_, findings)| &findings.claims).collect();
+        text +=
+            &format!("<tbody><tr class=paper><th scope=rowgroup>{}{}</tr>\n", escaped(paper), cells(&all));
         for (experiment, findings) in experiments {
-            let held = findings.claims.iter().filter(|claim| claim.holds()).count();
+            let claims: Vec<_> = findings.claims.iter().collect();
+            let misses = claims.iter().any(|claim| COUNTED.contains(&claim.part) && !claim.holds());
             let (id, title) = (escaped(experiment.id), escaped(experiment.title));
             text += &format!(
-                "<tr{}><th scope=row><a href=\"#{id}\">{id}</a> {title}<td>{}<td>{held}</tr>\n",
-                if held < findings.claims.len() { " class=miss" } else { "" },
-                findings.claims.len()
+                "<tr{}><th scope=row><a href=\"#{id}\">{id}</a> {title}{}</tr>\n",
+                if misses { " class=miss" } else { "" },
+                cells(&claims)
             );
         }
         text += "</tbody>\n";
@@ -83,7 +110,7 @@ fn section(experiment: &Experiment, findings: &Findings) -> String {
             &format!("<figure role=img aria-label=\"{}\">\n{}</figure>\n", escaped(&plot.title), plot.svg());
     }
     if !findings.claims.is_empty() {
-        text += "<table>\n<thead><tr><th scope=col>claim<th scope=col>paper<th scope=col>here<th scope=col>band<th scope=col>verdict</tr></thead>\n<tbody>\n";
+        text += "<table>\n<thead><tr><th scope=col>claim<th scope=col>counts as<th scope=col>paper<th scope=col>here<th scope=col>band<th scope=col>verdict</tr></thead>\n<tbody>\n";
         findings.claims.iter().for_each(|claim| text += &row(claim));
         text += "</tbody>\n</table>\n";
     }
@@ -105,9 +132,10 @@ fn row(claim: &Claim) -> String {
         format!("MISS: {}", claim.reason())
     };
     format!(
-        "<tr{}><th scope=row>{}<td>{}{}<td>{}<td>{} to {}<td>{}</tr>\n",
+        "<tr{}><th scope=row>{}<td>{}<td>{}{}<td>{}<td>{} to {}<td>{}</tr>\n",
         if claim.holds() { "" } else { " class=miss" },
         escaped(&claim.id),
+        claim.part.name(),
         short(claim.paper),
         if claim.expected { " (expected)" } else { "" },
         short(claim.ours),
@@ -154,3 +182,33 @@ summary { cursor: pointer; }
 <body>
 <main>
 "#;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claims_that_were_held_out_are_counted_apart_from_those_that_were_fitted_and_given_ones_not_at_all() {
+        let claim = |id: &str, part, ours| Claim { part, ..Claim::new(id, 2.0, ours) };
+        let experiment =
+            Experiment { id: "x", title: "Waits", source: "Paper §1", run: |_| Ok(Findings::default()) };
+        let claims = vec![
+            claim("a", Part::HeldOut, 2.0),
+            claim("b", Part::HeldOut, 9.0),
+            claim("c", Part::Fitted, 2.0),
+            claim("d", Part::Given, 2.0),
+        ];
+        let page = page(&[(experiment, Findings { claims, ..Findings::default() })], "0.1", true);
+        assert!(page.contains("Waits<td>1 of 2<td>1 of 1<td></tr>"), "{page}");
+        assert!(
+            page.contains("<b>held-out</b>, of figures that the testbed was not fitted on: 1 of 2 hold"),
+            "{page}"
+        );
+        assert!(
+            page.contains("<b>ours</b>, not the paper's, expected of our own additions: none hold"),
+            "{page}"
+        );
+        assert!(page.contains("true by construction: 1, not counted"), "{page}");
+        assert!(page.contains("<th scope=row>c<td>fitted<td>2"), "{page}");
+    }
+}

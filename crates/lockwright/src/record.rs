@@ -9,7 +9,7 @@
 //! | `record` | 1, the version of this format |
 //! | `by` | `client` or `server` |
 //! | `boot` | the boot of the host: times of one boot can be compared |
-//! | `process` | pid, host and program |
+//! | `process` | pid, user and host (`ann@db7`), and program |
 //! | `missed` | of a server that came to more events than it could write: so many are missing before this line |
 //!
 //! The last line of a server that was stopped in order is `{"ended":1}`. Every other line is one event:
@@ -18,7 +18,7 @@
 //! |---|---|
 //! | `at` | nanoseconds, of the clock that all processes of the host share |
 //! | `event` | see below |
-//! | `client` | whose: pid, host and program, since several can share a file; in a server's record with the number of the session |
+//! | `client` | whose: pid, user and host, and program, since several can share a file; in a server's record with the number of the session |
 //! | `space`, `lock`, `kind` | which lock; `kind` is `keyed` or `ranges` |
 //! | `mode`, `start`, `end` | `exclusive` or `shared`; the units of a range |
 //! | `token` | of what is held |

@@ -102,9 +102,9 @@ impl Far {
                 let mode = if dice.below(3) == 0 { Mode::Exclusive } else { Mode::Shared };
                 let start = dice.below(6);
                 let units = if dice.below(3) == 0 {
-                    Units { handle: KEYED, mode, start: 0, end: u64::MAX }
+                    Units { handle: KEYED, mode, start: 0, end: u64::MAX, thread: None }
                 } else {
-                    Units { handle: RANGES, mode, start, end: start + 1 + dice.below(5) }
+                    Units { handle: RANGES, mode, start, end: start + 1 + dice.below(5), thread: None }
                 };
                 let wait = dice.below(4) > 0;
                 let id = self.table.open(Some(units), Stage::Wanted { wait });
@@ -404,7 +404,7 @@ fn whatever_crosses_on_its_way_nobody_believes_to_have_what_another_one_has() {
     assert!(all.iter().all(|times| *times > 200), "{seen:?}");
 }
 
-const WHOLE: Units = Units { handle: KEYED, mode: Mode::Shared, start: 0, end: u64::MAX };
+const WHOLE: Units = Units { handle: KEYED, mode: Mode::Shared, start: 0, end: u64::MAX, thread: None };
 
 impl World {
     /// Everything that was said arrives, and everything that was answered is heard.

@@ -30,8 +30,10 @@ mod values;
 
 use self::disk::{Disk, FileDisk};
 pub use self::journal::Journal;
+#[cfg(feature = "cluster")]
+pub(super) use self::values::of_texts;
 use self::values::{Force, Values};
-pub(super) use self::values::{LockValue, ValueKey};
+pub(super) use self::values::{LockValue, ValueKey, key_text, value_text};
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::io;
@@ -43,6 +45,8 @@ const HEAD: &str = "lockwright serve 1";
 pub(super) const TOKENS_PER_SECOND: u64 = 1 << 22;
 /// Tokens promised at a time: as many grants per write to the disk.
 const BLOCK: u64 = 1 << 22;
+/// Locks of a shard with a value: its next owner reads them all.
+const VALUES_OF_SHARD: usize = 1024;
 /// How often a file that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -418,9 +422,19 @@ impl Durable {
         self.values.change(&mut self.disk, key, value, Force::No)
     }
 
+    /// What is in etcd of a shard's value.
+    pub(super) fn put_value(&mut self, key: ValueKey, value: LockValue) {
+        self.values.put(key, value);
+    }
+
+    /// Whether another lock of a shard can have a value.
+    pub(super) fn has_room_for(&self, key: &ValueKey) -> bool {
+        self.values.has_room(key, VALUES_OF_SHARD)
+    }
+
     /// Whether values outlive the server.
     pub(super) const fn keeps_values(&self) -> bool {
-        self.disk.is_durable()
+        self.disk.is_durable() || self.is_of_shard()
     }
 
     /// Whether this is a shard of a cluster, which another server goes on with.

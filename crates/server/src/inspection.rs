@@ -25,16 +25,17 @@ const HOTTEST: usize = 1000;
 impl LockTable {
     /// Who holds and waits, of all locks or of those called by a name, as it is sent.
     pub(super) fn list(&mut self, peer: u32, of: Option<&LockName>) -> Result<Vec<u8>, String> {
-        let mut out = Writer::default();
+        let version = self.session(peer).map_or(0, |session| session.version);
+        let mut out = Writer::for_version(version);
         self.entries(peer, of)?.iter().for_each(|entry| out.entry(entry));
-        Ok(out.0)
+        Ok(out.into_bytes())
     }
 
     /// What locks have seen, as it is sent.
     pub(super) fn list_heat(&mut self, peer: u32) -> Result<Vec<u8>, String> {
         let mut out = Writer::default();
         self.heat(peer)?.iter().for_each(|heat| out.heat(heat));
-        Ok(out.0)
+        Ok(out.into_bytes())
     }
 
     /// Holders and waiters in the session's space; holders first, then those who have waited longest.
@@ -163,15 +164,17 @@ fn name_sessions(table: &LockTable, entries: &mut [Entry]) {
             if let Stage::Exported(held) = &request.stage
                 && let Held::Granted(guard) = &**held
             {
-                holders.insert((guard.name().clone(), guard.token()), &session.label);
+                let of = (&session.label, request.units.thread);
+                holders.insert((guard.name().clone(), guard.token()), of);
             }
         }
     }
     for entry in entries.iter_mut().filter(|entry| entry.pid == std::process::id()) {
         let held = entry.token.and_then(|token| holders.get(&(entry.name.clone(), token)));
-        if let Some(of) = held {
-            let (pid, host, program) = label(of);
-            (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
+        // Its own threads are not those that asked.
+        entry.thread = held.and_then(|(_, thread)| *thread);
+        if let Some((label, _)) = held {
+            entry.set_process(label);
         }
     }
 }
@@ -199,18 +202,11 @@ pub(super) fn upgrade(request: &RequestRecord, held: &Entry, now: Instant) -> Op
     let age = now - request.upgrades?;
     let mut entry = held.clone();
     (entry.state, entry.shared, entry.token, entry.age) = (EntryState::Waiting, false, None, age);
+    entry.upgrades = true;
     Some(entry)
 }
 
-/// A session's label is its process, host and program.
-pub(super) fn label(label: &str) -> (u32, &str, &str) {
-    let mut parts = label.splitn(3, ' ');
-    let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
-    (pid, parts.next().unwrap_or(""), parts.next().unwrap_or(""))
-}
-
 pub(super) fn entry(session: &Session, request: &RequestRecord, lock: &Lock, now: Instant) -> Entry {
-    let (pid, host, program) = label(&session.label);
     let token = request.owners_token();
     let state = match token {
         Some(_) if request.is_retained() => EntryState::Retained,
@@ -226,6 +222,7 @@ pub(super) fn entry(session: &Session, request: &RequestRecord, lock: &Lock, now
     }
     (entry.shared, entry.token) = (request.units.mode == Mode::Shared, token);
     entry.age = now - request.since;
-    (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
+    entry.thread = request.units.thread;
+    entry.set_process(&session.label);
     entry
 }

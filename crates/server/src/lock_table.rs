@@ -19,7 +19,7 @@
 //! | `spaces` | sessions enter a space and name locks |
 //! | `retained` | locks that stay with their last user |
 //! | `values`, `watched` | what holders leave for the next one; who wants to hear that others wait |
-//! | `sharded` | what has to be in etcd first, if it is a shard of a cluster |
+//! | `sharded`, `shard_values` | what has to be in etcd first, if it is a shard of a cluster |
 //!
 //! What this file must not do: let one session's malformed request reach another, or wait for anything but its own disk.
 
@@ -29,6 +29,8 @@ pub(crate) mod history;
 mod noted;
 mod refusals;
 pub(crate) mod retained;
+#[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only a cluster has shards"))]
+mod shard_values;
 #[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only a cluster has shards"))]
 pub(crate) mod sharded;
 mod spaces;
@@ -268,7 +270,7 @@ impl LockTable {
                 Err(why) => self.refuse(peer, id, why),
             },
             Request::Retains => self.retains(peer),
-            Request::Kept { id } => self.kept(peer, id),
+            Request::Kept { id, thread } => self.kept(peer, id, thread),
             Request::Probe { sent } => self.probe(peer, sent),
             Request::Map { id } => self.answer_in_pages(peer, id, Self::list_map),
             Request::Waited { id, ns } => self.waited(peer, id, Duration::from_nanos(ns)),

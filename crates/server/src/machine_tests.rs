@@ -8,7 +8,7 @@ use lockwright::wire::{Kind, Request, RequestId, Response, Units, VERSION};
 use lockwright_fabric::backend::tcp::SessionEnd;
 use lockwright_fabric::observe::Mode;
 
-const UNITS: Units = Units { handle: 0, mode: Mode::Exclusive, start: 0, end: u64::MAX };
+const UNITS: Units = Units { handle: 0, mode: Mode::Exclusive, start: 0, end: u64::MAX, thread: None };
 
 /// A server, and who of its clients has said how much.
 struct World {

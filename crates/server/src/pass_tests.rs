@@ -140,7 +140,7 @@ impl Office {
 }
 
 fn keyed(handle: u64, mode: Mode) -> Units {
-    Units { handle, mode, start: 0, end: u64::MAX }
+    Units { handle, mode, start: 0, end: u64::MAX, thread: None }
 }
 
 fn lock(id: RequestId, units: Units, wait: bool) -> Request {
@@ -152,7 +152,7 @@ fn x(handle: u64) -> Units {
 }
 
 fn units(start: u64) -> Units {
-    Units { handle: RANGES, mode: Mode::Exclusive, start, end: start + 1 }
+    Units { handle: RANGES, mode: Mode::Exclusive, start, end: start + 1, thread: None }
 }
 
 /// Repeatable requests.
@@ -172,7 +172,7 @@ impl Random {
             0..7 => lock(id, keyed(self.below(NAMES), mode), self.below(4) > 0),
             7..10 => {
                 let start = self.below(8);
-                let units = Units { handle: RANGES, mode, start, end: start + self.below(9) };
+                let units = Units { handle: RANGES, mode, start, end: start + self.below(9), thread: None };
                 lock(id, units, self.below(4) > 0)
             }
             10..17 => Request::Unlock { id: any, answer: false },

@@ -156,6 +156,8 @@ pub(super) struct Session {
     /// What it calls itself.
     pub(super) label: String,
     pub(super) key: u128,
+    /// Of lock spaces, that its client speaks.
+    pub(super) version: u64,
     pub(super) space: Option<Space>,
     /// Its place in a one-sided space, if its client takes the locks there by itself.
     pub(super) one_sided: Option<Arc<one_sided::OneSidedClient>>,

@@ -95,12 +95,13 @@ const TAB: &str = "\u{e004}";
 const ENTER: &str = "\u{e007}";
 
 type Test = fn(&mut World) -> Result<(), String>;
-const TESTS: [(&str, Test); 8] = [
+const TESTS: [(&str, Test); 9] = [
     ("held locks are listed, and names are text whatever they say", lists),
     ("a search narrows the list", searches),
     ("a lock's page shows who holds and who waits", shows_a_lock),
     ("a lock is broken after a question, and only then", breaks),
     ("who waits for whom is drawn", draws),
+    ("a deadlock is drawn, and told in words", draws_a_deadlock),
     ("it works by keyboard, on a phone, in the dark", adapts),
     ("on an address that others reach, it asks for the secret", asks_for_the_secret),
     ("a cluster's servers and shards are shown, and a server that is killed", shows_a_cluster),
@@ -179,13 +180,18 @@ impl World {
 
     /// A process that holds or waits for locks. Says when it is running, unless it `waits`.
     fn run(&mut self, args: &[&str], waits: bool) -> Result<(), String> {
+        self.run_script(args, "echo in; exec sleep 600", waits)
+    }
+
+    /// The same, with this script under the locks. `$0` is the program.
+    fn run_script(&mut self, args: &[&str], script: &str, waits: bool) -> Result<(), String> {
         let text = |error: std::io::Error| error.to_string();
         let mut command = Command::new(&self.program);
         command.args(["run", "--space", self.server.as_ref().map_or(servers::SPACE, |server| &server.space)]);
         if let Some(secret) = self.server.as_ref().and_then(|server| server.secret.as_ref()) {
             command.arg("--secret-file").arg(secret);
         }
-        command.args(args).args(["--", "sh", "-c", "echo in; exec sleep 600"]);
+        command.args(args).args(["--", "sh", "-c", script]).arg(&self.program);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().map_err(text)?;
         let mut out = process.stdout.take().expect("it is piped");
@@ -309,6 +315,30 @@ fn draws(world: &mut World) -> Result<(), String> {
     world.picture("waits")
 }
 
+fn draws_a_deadlock(world: &mut World) -> Result<(), String> {
+    world.serve("127.0.0.1", None)?;
+    let space = world.server.as_ref().expect("it is started").space.clone();
+    let go = world.folder.join("go");
+    let _ = std::fs::remove_file(&go);
+    for (first, second) in [("a", "b"), ("b", "a")] {
+        let waits = format!("while [ ! -e '{}' ]; do sleep 0.05; done", go.display());
+        let script = format!("echo in; {waits}; exec \"$0\" run --space '{space}' {second} -- true");
+        world.run_script(&[first], &script, false)?;
+    }
+    // They hold one lock each, and have not asked for the other.
+    world.browser.until(&says("locks", &["a", "b"]))?;
+    world.browser.until("!document.querySelector('#graph path.deadlock')")?;
+    std::fs::write(&go, "").map_err(|error| error.to_string())?;
+    // Each command waits for the other's lock, and each `run` for its command.
+    world.browser.until("document.querySelectorAll('#graph path.deadlock').length === 4")?;
+    world.browser.until(&says("graph-text", &["4 waits", "with a deadlock"]))?;
+    world.browser.click("#waits-list summary")?;
+    world.browser.until(&says("waits", &["deadlock", "has a, runs it", "has b, runs it"]))?;
+    world.browser.until("document.getElementById('waits').rows.length === 4")?;
+    world.browser.run("document.getElementById('graph').scrollIntoView()")?;
+    world.picture("deadlock")
+}
+
 fn adapts(world: &mut World) -> Result<(), String> {
     world.serve("127.0.0.1", None)?;
     world.run(&["backup"], false)?;
@@ -366,12 +396,18 @@ fn shows_a_cluster(world: &mut World) -> Result<(), String> {
     world.browser.until(&format!("0 < {rows} && {rows} < 12"))?;
     world.browser.click("#locks button")?;
     world.browser.until(&says("entries", &["held", "exclusive", "sh"]))?;
-    world.browser.until("!document.querySelector('#entries button')")?;
     world.browser.click("#close")?;
     world.browser.run("document.getElementById('cluster').scrollIntoView()")?;
     world.picture("cluster")?;
     world.cluster.as_mut().expect("it is started").kill_second();
     world.browser.until(&says("cluster-text", &["6 of 6 shards open", "the 6 that this server serves"]))?;
     world.browser.until("document.getElementById('servers').rows.length === 1")?;
-    world.browser.until(&format!("{rows} === 12"))
+    world.browser.until(&format!("{rows} === 12"))?;
+    // Broken here, as etcd has it: its `run` ends, and with it the grant.
+    world.browser.click("#locks button")?;
+    world.browser.until("document.querySelector('#entries button')")?;
+    world.browser.click("#entries button")?;
+    world.browser.click("#yes")?;
+    world.browser.until(&says("status", &["Broken"]))?;
+    world.browser.until("document.getElementById('history').rows[0]?.innerText.includes('broken')")
 }

@@ -12,7 +12,7 @@ pub(super) enum Form {
 
 /// The wait-for graph of a listing.
 pub(super) fn graph(entries: &[Entry], form: Form) -> String {
-    write(&waits(entries, is_below), form)
+    write(&waits(entries), form)
 }
 
 fn write(waits: &[Wait], form: Form) -> String {
@@ -36,21 +36,6 @@ fn write(waits: &[Wait], form: Form) -> String {
         Form::Text => out,
         Form::Dot => format!("digraph waits {{\n{out}}}\n"),
     }
-}
-
-/// Whether the process of `one` was started, directly or not, under the lock of `two`: as far as this host can tell.
-fn is_below(one: &Entry, two: &Entry) -> bool {
-    let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    if one.host != here.trim() || two.host != here.trim() {
-        return false;
-    }
-    // A `run` in the background holds the lock for another process.
-    let held_for = two.program.strip_prefix("run --for ").and_then(|pid| pid.parse().ok()).unwrap_or(two.pid);
-    let parent = |pid: u32| {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        stat.rsplit(')').next()?.split_ascii_whitespace().nth(1)?.parse::<u32>().ok()
-    };
-    std::iter::successors(Some(one.pid), |pid| parent(*pid)).take(64).any(|pid| pid == held_for)
 }
 
 #[cfg(test)]

@@ -46,7 +46,8 @@ pub(crate) struct Args {
 }
 
 /// The columns of a listing.
-pub(crate) const HEAD: [&str; 8] = ["LOCK", "STATE", "MODE", "SINCE", "PID", "HOST", "PROGRAM", "TOKEN"];
+pub(crate) const HEAD: [&str; 9] =
+    ["LOCK", "STATE", "MODE", "SINCE", "PID", "USER", "HOST", "PROGRAM", "TOKEN"];
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     let Some(inspector) = args.space.look()? else {
@@ -118,7 +119,7 @@ const fn mode(entry: &Entry) -> &'static str {
 }
 
 /// A line's cells, one for each column of [`HEAD`].
-pub(crate) fn to_row(entry: &Entry) -> [String; 8] {
+pub(crate) fn to_row(entry: &Entry) -> [String; 9] {
     let range = entry.range.as_ref().map(|range| format!(" {}..{}", range.start, range.end));
     let how = match entry.permits {
         Some(permits) => format!("{} of {} permits", permits.held, permits.limit),
@@ -130,6 +131,7 @@ pub(crate) fn to_row(entry: &Entry) -> [String; 8] {
         how,
         lockwright_term::age(entry.age),
         entry.pid.to_string(),
+        entry.user.clone(),
         entry.host.clone(),
         entry.program.clone(),
         entry.token.map(|token| token.to_string()).unwrap_or_default(),
@@ -151,6 +153,8 @@ fn to_json(entry: &Entry) -> serde_json::Value {
         "token": entry.token,
         "since_seconds": entry.age.as_secs_f64(),
         "pid": entry.pid,
+        "user": entry.user,
+        "thread": entry.thread,
         "host": entry.host,
         "program": entry.program,
         "alive": entry.alive,

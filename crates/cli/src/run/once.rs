@@ -6,6 +6,7 @@
 //! | space | record | clock | kept |
 //! |---|---|---|---|
 //! | a server's own | the value of the lock | the server's | in the server's state, over restarts; a server without state is refused |
+//! | a cluster's | the same | that of whichever server has the lock | in etcd |
 //! | `shm:` | a file, see `once_file` | the host's | over reboots of the host |
 //! | others | none: refused | | |
 //!
@@ -88,7 +89,7 @@ fn explained(error: ValueError) -> anyhow::Error {
     match error {
         ValueError::Unsupported(by) => {
             anyhow::anyhow!(
-                "--once-per is not offered by {by}: shm: and a server's own spaces (tcp://HOST/NAME) offer it"
+                "--once-per is not offered by {by}: shm:, a server's own spaces (tcp://HOST/NAME) and clusters offer it"
             )
         }
         error => error.into(),

@@ -11,6 +11,7 @@
 use super::holders::{LAYOUT, SLOTS};
 use super::member::Member;
 use super::slots::SlotPool;
+use super::threads;
 use super::{Granted, ProtocolGrant, RecordId, Refused};
 use crate::error::LockError;
 use lockwright_fabric::backend::block_on;
@@ -210,14 +211,13 @@ impl Members {
 
     /// A free record.
     pub(super) fn claim(&self) -> Result<(MemberRef<'_>, u8), LockError> {
-        // Shared records first: callers that come here hold or want several locks at a time.
-        self.claim_by(claim_shared)
+        self.claim_by(claim_queued)
     }
 
     /// Two free records of one membership: one to be held for long, and one for a moment.
     pub(super) fn claim_two(&self) -> Result<(MemberRef<'_>, RangeRecords), LockError> {
         self.claim_by(|member| {
-            let range = claim_shared(member)?;
+            let range = claim_queued(member)?;
             let gate = member.claim(SlotPool::claim_own).or_else(|| member.claim(SlotPool::claim_shared));
             if gate.is_none() {
                 member.free(range);
@@ -325,6 +325,14 @@ fn told(lost: Lost) -> Lost {
         Lost::Fabric(FabricError::Evicted) => Lost::Recovered,
         lost => lost,
     }
+}
+
+/// Shared records first: callers that come here hold or want several locks at a time. But a thread that sleeps until it has the lock
+/// uses its own, by which listings know it.
+#[inline(always)]
+fn claim_queued(member: &Member) -> Option<u8> {
+    let own = if threads::blocks() { member.claim(SlotPool::claim_own) } else { None };
+    own.or_else(|| claim_shared(member))
 }
 
 /// A shared record, or else one of the thread's own.

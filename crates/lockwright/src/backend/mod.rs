@@ -26,7 +26,7 @@ pub(crate) mod shm;
 #[cfg(target_os = "linux")]
 pub(crate) mod slots;
 #[cfg(target_os = "linux")]
-mod threads;
+pub(crate) mod threads;
 
 use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, LostReason, ValueError};

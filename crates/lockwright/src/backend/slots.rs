@@ -14,6 +14,14 @@ const OWN: usize = RECORDS as usize / 2;
 /// Records of one thread.
 const EACH: usize = 4;
 
+/// The number of the thread that `record` belongs to.
+pub(crate) const fn thread_of(record: u64) -> Option<u32> {
+    if record < OWN as u64 { Some((record as usize / EACH) as u32) } else { None }
+}
+
+/// Records that belong to no thread.
+pub(crate) const SHARED: usize = RECORDS as usize - OWN;
+
 /// The records of one membership.
 #[derive(Debug)]
 pub(crate) struct SlotPool {

@@ -27,6 +27,8 @@ thread_local! {
     /// Beside the one below because reading it takes one instruction.
     static MINE: Cell<u32> = const { Cell::new(NONE_YET) };
     static LOAN: Loan = Loan::new();
+    /// Whether this thread sleeps until it gets what it asks for.
+    static BLOCKS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A number, as long as its thread runs.
@@ -64,6 +66,34 @@ fn borrow() -> u32 {
     let number = LOAN.try_with(|loan| loan.0).unwrap_or(NO_MORE);
     MINE.set(number);
     number
+}
+
+/// The calling thread's number, if it has one: for listings.
+#[inline]
+pub(crate) fn known() -> Option<u32> {
+    Some(number()).filter(|number| *number < NO_MORE)
+}
+
+/// The same, if this thread does nothing else until it gets what it asks for: not of a task, which any thread may go on with.
+pub(crate) fn that_blocks() -> Option<u32> {
+    known().filter(|_| blocks())
+}
+
+pub(super) fn blocks() -> bool {
+    BLOCKS.get()
+}
+
+/// What is asked for meanwhile, this thread sleeps for.
+pub(crate) fn blocking<T>(wait: impl FnOnce() -> T) -> T {
+    /// Also if `wait` panics.
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            BLOCKS.set(self.0);
+        }
+    }
+    let _before = Before(BLOCKS.replace(true));
+    wait()
 }
 
 #[cfg(test)]

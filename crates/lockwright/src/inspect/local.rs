@@ -1,14 +1,15 @@
 //! Looking into a space of this host: what its clients have written down in it, and what its words say.
 
-use super::{BreakError, Entry, EntryState, Heat, InspectError, Permits, SpaceInfo};
+use super::{BreakError, Entry, EntryState, Heat, InspectError, Permits, SpaceInfo, user};
 use crate::backend::holders::{self, reader};
 use crate::backend::member::Member;
 use crate::backend::members::{Members, NAMES};
 use crate::backend::ranges::gate;
-use crate::backend::{Kind, shm};
+use crate::backend::{Kind, shm, slots};
 use crate::error::OpenError;
 use crate::name::LockName;
 use crate::one_sided::local as one_sided;
+use lockwright_fabric::PeerId;
 use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace, space_path};
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::holders::record::{is_semaphore, name_of};
@@ -141,14 +142,19 @@ impl Look<'_> {
             space.clients().into_iter().map(|client| (client.peer, client)).collect();
         let now = space.now();
         let members: HashMap<_, _> = reader(space).clients().map(|member| (member.peer, member)).collect();
-        let mut entries = Vec::new();
-        for (record, changing) in self.records()? {
+        let (mut entries, mut users) = (Vec::new(), HashMap::new());
+        let records = self.records()?;
+        let crowded = self.crowded(&records);
+        for (record, changing) in records {
             let peer = record.peer;
             let (Some(client), Some(member)) = (clients.get(&peer), members.get(&peer)) else { continue };
             let Some(info) = names.get(&name_of(record.claim.lock)) else { continue };
             let alive = client.alive && !member.is_expired(now);
             let Some(entry) = entry(&record, info, client, alive, now.since(record.since)) else { continue };
-            let entry = Entry { changing, ..entry };
+            let user = users.entry(client.pid).or_insert_with(|| user::of_process(client.pid));
+            let user = user.clone().unwrap_or_default();
+            let thread = slots::thread_of(record.record).filter(|_| !crowded.contains(&peer));
+            let entry = Entry { changing, user, thread, ..entry };
             // A reader that waits to be alone is both.
             let waits = Entry { state: EntryState::Waiting, shared: false, token: None, ..entry.clone() };
             entries.extend((record.state == State::Upgrading).then_some(waits));
@@ -159,6 +165,18 @@ impl Look<'_> {
             key(a).cmp(&key(b))
         });
         Ok(entries)
+    }
+
+    /// Clients of which a record does not say which thread it is of: where no other is left, tasks use those that belong to
+    /// threads. Of one name's records that cannot be seen.
+    fn crowded(&self, records: &[(HolderRecord, bool)]) -> HashSet<PeerId> {
+        if self.of.is_some() {
+            return records.iter().map(|(record, _)| record.peer).collect();
+        }
+        let mut shared: HashMap<_, usize> = HashMap::new();
+        let of_none = records.iter().filter(|(record, _)| slots::thread_of(record.record).is_none());
+        of_none.for_each(|(record, _)| *shared.entry(record.peer).or_default() += 1);
+        shared.into_iter().filter(|(_, used)| *used >= slots::SHARED).map(|(peer, _)| peer).collect()
     }
 
     /// All records, and whether their lock changed while they were read: then they are read again, a few times.
@@ -262,8 +280,11 @@ fn entry(
         token,
         age: Duration::from_nanos(age_ns),
         pid: client.pid,
+        user: String::new(),
         host: host.to_owned(),
         program: program.to_owned(),
+        thread: None,
+        upgrades: false,
         alive,
         changing: false,
     })

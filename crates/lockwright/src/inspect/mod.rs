@@ -5,12 +5,13 @@
 
 mod cluster;
 pub(crate) mod local;
+pub(crate) mod user;
 mod waits;
 
 pub use crate::backend::Kind;
 pub use cluster::{ClusterInfo, ServedShard};
 pub use local::spaces;
-pub use waits::{Process, Wait, waits};
+pub use waits::{Process, Wait, waits, waits_among};
 
 use self::local::Local;
 use crate::client::{Address, ClientOptions};
@@ -88,10 +89,17 @@ pub struct Entry {
     pub age: Duration,
     /// The client's process.
     pub pid: u32,
+    /// Whose process it is, as the client says; on this host's shared memory, as the kernel does. Empty: not known.
+    pub user: String,
     /// The client's host.
     pub host: String,
     /// The client's program.
     pub program: String,
+    /// Which of the process's threads asked for it, counted from zero; `None`: not known, or a task asked, which any thread may go
+    /// on with.
+    pub thread: Option<u32>,
+    /// Of a waiter: whether it holds the lock too, shared, and waits to be alone.
+    pub upgrades: bool,
     /// Whether the client is alive. A dead one's locks go to the next client that asks for them.
     pub alive: bool,
     /// The lock changed hands faster than could be read: what is said of it did not hold all at one moment.
@@ -99,6 +107,13 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// Fills in which process it is, of a label.
+    #[doc(hidden)]
+    pub fn set_process(&mut self, label: &str) {
+        let Process { pid, user, host, program } = Process::of_label(label);
+        (self.pid, self.user, self.host, self.program) = (pid, user, host, program);
+    }
+
     /// What kind of lock it is about.
     ///
     /// ```
@@ -126,8 +141,11 @@ impl Entry {
             token: None,
             age: Duration::ZERO,
             pid: 0,
+            user: String::new(),
             host: String::new(),
             program: String::new(),
+            thread: None,
+            upgrades: false,
             alive: true,
             changing: false,
         }

@@ -1,7 +1,21 @@
 //! Who waits for whom: the wait-for graph of a listing, with deadlocks marked.
+//!
+//! A lock is held by a thread and not by its process, so a circle of processes need not be a deadlock: of two threads of one program
+//! one may hold what the other waits for, or what another program does. Marked is only what can never move on:
+//!
+//! | | moves on |
+//! |---|---|
+//! | a waiter | when all who are in its way do; for permits, when enough of their holders do |
+//! | a holder | always, unless its thread is known, and waits; or `run` holds it for a command in which a waiter is |
+//! | one that is dead, retained, or changed while it was read | always |
+//!
+//! Which thread asked is known of clients that block a thread, not of tasks. What is not known is not marked. A guard that is sent to
+//! another thread is still taken for that of the thread that took it.
 
-use super::{Entry, EntryState};
-use std::collections::{BTreeMap, BTreeSet};
+use super::{Entry, EntryState, Kind};
+use crate::name::LockName;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 /// A process, as a listing knows it.
 ///
@@ -19,6 +33,8 @@ pub struct Process {
     pub host: String,
     /// Its number there.
     pub pid: u32,
+    /// Whose it is; empty: not known.
+    pub user: String,
     /// Its program.
     pub program: String,
 }
@@ -33,7 +49,20 @@ impl Process {
     /// # Ok::<(), lockwright::NameError>(())
     /// ```
     pub fn of(entry: &Entry) -> Self {
-        Self { host: entry.host.clone(), pid: entry.pid, program: entry.program.clone() }
+        let Entry { host, pid, user, program, .. } = entry.clone();
+        Self { host, pid, user, program }
+    }
+
+    /// The process that calls itself so: pid, host with or without a user, program.
+    #[doc(hidden)]
+    pub fn of_label(label: &str) -> Self {
+        let mut parts = label.splitn(3, ' ');
+        let pid = parts.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
+        let host = parts.next().unwrap_or_default();
+        // A user's name may have the sign in it, a host's does not.
+        let (user, host) = host.rsplit_once('@').unwrap_or(("", host));
+        let program = parts.next().unwrap_or_default();
+        Self { host: host.to_owned(), pid, user: user.to_owned(), program: program.to_owned() }
     }
 }
 
@@ -49,71 +78,280 @@ impl std::fmt::Display for Process {
 pub struct Wait {
     /// Who waits.
     pub waiter: Process,
-    /// For whom.
+    /// For whom: perhaps another thread of the same process.
     pub blocker: Process,
     /// The lock, with its range; or what else they have to do with each other.
     pub why: String,
-    /// Whether it is part of a circle of processes that wait for each other.
+    /// Whether it is part of a circle of threads that wait for each other, and will for ever.
     pub deadlocked: bool,
 }
 
 /// Who waits for whom in a listing. A process waits for every holder that stands in its way, and for every client that the
-/// lock is recalled from; one that none of them keeps out waits for those before it in the queue. `is_below(one, two)` says whether process `one` was started under the lock that `two`
-/// holds: then `two` waits for `one` to end.
+/// lock is recalled from; one that none of them keeps out waits for those before it in the queue. On this host a `run` that holds a
+/// lock waits for what runs under it, if that waits.
+///
+/// A wait is marked as a deadlock only if it surely is one: see [`Wait::deadlocked`]. That takes clients of which it is known which
+/// thread asked; so programs that `.await` their locks are never marked.
 ///
 /// ```
 /// use lockwright::inspect::{Inspector, waits};
 /// # let address = format!("shm:/dev/shm/lockwright-doc-waits-{}", std::process::id());
 /// # let client = lockwright::Client::open(&address).wait()?;
 /// let entries = Inspector::open(&address)?.entries()?;
-/// for wait in waits(&entries, |_, _| false) {
+/// for wait in waits(&entries) {
 ///     println!("{} waits for {} ({})", wait.waiter, wait.blocker, wait.why);
 /// }
 /// # std::fs::remove_file(&address["shm:".len()..])?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn waits(entries: &[Entry], is_below: impl Fn(&Entry, &Entry) -> bool) -> Vec<Wait> {
-    let in_state = |state| entries.iter().filter(move |entry| entry.state == state);
-    let wait = |waiter: &Entry, blocker: &Entry, why: String| Wait {
-        waiter: Process::of(waiter),
-        blocker: Process::of(blocker),
-        why,
-        deadlocked: false,
-    };
-    let mut waits = Vec::new();
-    for waiter in in_state(EntryState::Waiting) {
-        let in_the_way =
-            |state| in_state(state).filter(|other| conflict(waiter, other) && !std::ptr::eq(*other, waiter));
-        let mut blockers: Vec<_> = in_the_way(EntryState::Held).collect();
-        blockers.extend(in_the_way(EntryState::Retained));
-        if blockers.is_empty() {
-            blockers.extend(in_the_way(EntryState::Waiting).filter(|other| other.age > waiter.age));
-        }
-        waits.extend(blockers.into_iter().map(|blocker| {
-            let retained = if blocker.state == EntryState::Retained { ", retained" } else { "" };
-            wait(waiter, blocker, format!("{}{retained}", lock(waiter)))
-        }));
-        for holder in in_state(EntryState::Held) {
-            if (&holder.host, holder.pid) != (&waiter.host, waiter.pid) && is_below(waiter, holder) {
-                waits.push(wait(holder, waiter, format!("has {}, runs it", lock(holder))));
-            }
-        }
-    }
-    mark_deadlocks(&mut waits);
-    waits
+pub fn waits(entries: &[Entry]) -> Vec<Wait> {
+    waits_among(entries, usize::MAX)
 }
 
-/// Whether the two cannot hold what they want at a time.
+/// The same, where a listing may be long: of each lock at most so many waiters, and of each of them at most so many who are in its way.
+/// What it takes grows with the entries, and not with their square. What is left out is not marked.
+///
+/// ```
+/// # use lockwright::inspect::waits_among;
+/// assert!(waits_among(&[], 64).is_empty());
+/// ```
+pub fn waits_among(entries: &[Entry], most: usize) -> Vec<Wait> {
+    let mut ancestors = Ancestors::of_this_host();
+    Graph::of(entries, most, |entry| ancestors.of(entry)).waits()
+}
+
+/// How much older a lock must seem than its holder's wait not to be part of it: servers of a cluster are asked one after the other.
+const SLACK: Duration = Duration::from_millis(100);
+
+/// The entries and what each of them waits for, by their places.
+#[derive(Debug)]
+struct Graph<'a> {
+    entries: &'a [Entry],
+    /// Per entry: all that must move on before it does; of a semaphore's waiter, enough of them.
+    next: Vec<Vec<usize>>,
+    /// Per entry, if it waits for permits: how many may stay where they are.
+    spare: HashMap<usize, u64>,
+    /// Of `next`, what is a wait to be shown, in order.
+    shown: Vec<(usize, usize)>,
+}
+
+/// The entries of one lock.
+#[derive(Debug, Default)]
+struct OfLock {
+    held: Vec<usize>,
+    retained: Vec<usize>,
+    /// Those who have waited longest first.
+    waiting: Vec<usize>,
+}
+
+/// A thread, if it is known.
+type Thread<'a> = (&'a str, u32, u32);
+
+fn thread(entry: &Entry) -> Option<Thread<'_>> {
+    Some((&entry.host, entry.pid, entry.thread?))
+}
+
+impl<'a> Graph<'a> {
+    fn of(entries: &'a [Entry], most: usize, mut ancestors: impl FnMut(&Entry) -> Vec<u32>) -> Self {
+        let mut waiting: HashMap<Thread<'_>, Vec<usize>> = HashMap::new();
+        let mut held: HashMap<(&str, u32), Vec<usize>> = HashMap::new();
+        for (at, entry) in entries.iter().enumerate() {
+            match entry.state {
+                EntryState::Waiting => {
+                    thread(entry).into_iter().for_each(|thread| waiting.entry(thread).or_default().push(at));
+                }
+                EntryState::Held => held.entry((&entry.host, held_for(entry))).or_default().push(at),
+                EntryState::Retained => {}
+            }
+        }
+        let locks =
+            locks(entries, most, |at| thread(&entries[at]).is_some_and(|it| waiting.contains_key(&it)));
+        let next = vec![Vec::new(); entries.len()];
+        let mut graph = Self { entries, next, spare: HashMap::new(), shown: Vec::new() };
+        let (mut begun, mut above) = (HashMap::new(), Vec::new());
+        for (at, waiter) in entries.iter().enumerate().filter(|(_, entry)| entry.state == EntryState::Waiting)
+        {
+            let lock = &locks[&(&waiter.name, waiter.kind())];
+            let begun: &mut usize = begun.entry((&waiter.name, waiter.kind())).or_default();
+            *begun += 1;
+            if *begun > most {
+                continue;
+            }
+            graph.add_waiter(at, lock, most);
+            for pid in ancestors(waiter) {
+                let holders = held.get(&(&*waiter.host, pid)).into_iter().flatten().take(most);
+                let others = holders.filter(|holder| entries[**holder].pid != waiter.pid);
+                above.extend(others.map(|holder| (*holder, at)));
+            }
+        }
+        for (at, holder) in entries.iter().enumerate().filter(|(_, entry)| entry.state == EntryState::Held) {
+            let waits = thread(holder).and_then(|thread| waiting.get(&thread)).into_iter().flatten();
+            // A thread that got this one later does not wait for the other any more: they were not read at one moment.
+            let before = waits.filter(|wait| holder.age + SLACK >= entries[**wait].age);
+            graph.next[at].extend(before);
+        }
+        for (holder, waiter) in above {
+            graph.next[holder].push(waiter);
+            graph.shown.push((holder, waiter));
+        }
+        graph
+    }
+
+    /// Notes whom a waiter waits for.
+    fn add_waiter(&mut self, at: usize, lock: &OfLock, most: usize) {
+        let Self { entries, next, spare, shown } = self;
+        let waiter = &entries[at];
+        let in_the_way = |others: &[usize]| -> Vec<usize> {
+            let others = others.iter().take(most).copied();
+            others
+                .filter(|other| conflict(waiter, &entries[*other]) && !is_own(waiter, &entries[*other]))
+                .collect()
+        };
+        let mut blockers = in_the_way(&lock.held);
+        blockers.extend(in_the_way(&lock.retained));
+        if blockers.is_empty() && lock.held.len().max(lock.retained.len()) <= most {
+            blockers = in_the_way(&lock.waiting);
+            blockers.retain(|other| entries[*other].age > waiter.age);
+        } else if let Some(wanted) = waiter.permits {
+            spare.insert(at, wanted.limit.saturating_sub(wanted.held));
+        }
+        shown.extend(blockers.iter().map(|blocker| (at, *blocker)));
+        next[at] = blockers;
+    }
+
+    /// What never moves on.
+    fn stuck(&self) -> Vec<bool> {
+        let Self { entries, next, spare, .. } = self;
+        let mut behind = vec![Vec::new(); entries.len()];
+        for (at, next) in next.iter().enumerate() {
+            next.iter().for_each(|other| behind[*other].push(at));
+        }
+        // What has still to move on before each does: so many of them, or, of permits, those that they hold.
+        let weight = |waiter: usize, blocker: usize| {
+            let permits = entries[blocker].permits.filter(|_| spare.contains_key(&waiter));
+            permits.map_or(1, |permits| permits.held)
+        };
+        let mut left: Vec<u64> = next
+            .iter()
+            .enumerate()
+            .map(|(at, next)| next.iter().fold(0, |sum: u64, other| sum.saturating_add(weight(at, *other))))
+            .collect();
+        let moves_anyway =
+            |entry: &Entry| entry.changing || !entry.alive || entry.state == EntryState::Retained;
+        let enough = |at: usize| spare.get(&at).copied().unwrap_or(0);
+        let mut stuck = vec![true; entries.len()];
+        let mut moving: Vec<_> =
+            (0..entries.len()).filter(|at| moves_anyway(&entries[*at]) || left[*at] <= enough(*at)).collect();
+        moving.iter().for_each(|at| stuck[*at] = false);
+        while let Some(at) = moving.pop() {
+            for other in &behind[at] {
+                left[*other] = left[*other].saturating_sub(weight(*other, at));
+                if stuck[*other] && left[*other] <= enough(*other) {
+                    stuck[*other] = false;
+                    moving.push(*other);
+                }
+            }
+        }
+        stuck
+    }
+
+    /// Which circle each entry is in: those of one number can reach each other. What is not stuck is in none.
+    fn circles(&self) -> Vec<Option<usize>> {
+        let stuck = self.stuck();
+        let mut before = vec![Vec::new(); self.entries.len()];
+        for (at, next) in self.next.iter().enumerate().filter(|(at, _)| stuck[*at]) {
+            next.iter().filter(|other| stuck[**other]).for_each(|other| before[*other].push(at));
+        }
+        // Twice depth first (Kosaraju): forwards for the order in which entries are left, backwards from the last of them.
+        let mut order = Vec::new();
+        let mut seen: Vec<bool> = stuck.iter().map(|stuck| !stuck).collect();
+        for from in 0..self.entries.len() {
+            let mut path = Vec::new();
+            if !std::mem::replace(&mut seen[from], true) {
+                path.push((from, 0));
+            }
+            while let Some((at, tried)) = path.last_mut() {
+                match self.next[*at].get(*tried).copied() {
+                    Some(other) => {
+                        *tried += 1;
+                        if !std::mem::replace(&mut seen[other], true) {
+                            path.push((other, 0));
+                        }
+                    }
+                    None => {
+                        order.push(*at);
+                        path.pop();
+                    }
+                }
+            }
+        }
+        let mut circles = vec![None; self.entries.len()];
+        for from in order.into_iter().rev() {
+            let mut left = vec![from];
+            while let Some(at) = left.pop() {
+                if circles[at].is_none() {
+                    circles[at] = Some(from);
+                    left.extend(&before[at]);
+                }
+            }
+        }
+        circles
+    }
+
+    fn waits(&self) -> Vec<Wait> {
+        let circles = self.circles();
+        let wait = |(at, other): &(usize, usize)| {
+            let (waiter, blocker) = (&self.entries[*at], &self.entries[*other]);
+            let why = match (waiter.state, blocker.state) {
+                (EntryState::Held, _) => format!("has {}, runs it", lock(waiter)),
+                (_, EntryState::Retained) => format!("{}, retained", lock(waiter)),
+                _ => lock(waiter),
+            };
+            let deadlocked = circles[*at].is_some() && circles[*at] == circles[*other];
+            Wait { waiter: Process::of(waiter), blocker: Process::of(blocker), why, deadlocked }
+        };
+        self.shown.iter().map(wait).collect()
+    }
+}
+
+/// The entries of each lock. Of one that has more than `most` holders, those that `waits` say something of come first.
+fn locks(
+    entries: &[Entry],
+    most: usize,
+    waits: impl Fn(usize) -> bool,
+) -> HashMap<(&LockName, Kind), OfLock> {
+    let mut locks: HashMap<_, OfLock> = HashMap::new();
+    for (at, entry) in entries.iter().enumerate() {
+        let lock = locks.entry((&entry.name, entry.kind())).or_default();
+        match entry.state {
+            EntryState::Held => &mut lock.held,
+            EntryState::Retained => &mut lock.retained,
+            EntryState::Waiting => &mut lock.waiting,
+        }
+        .push(at);
+    }
+    for lock in locks.values_mut() {
+        lock.waiting.sort_by_key(|at| std::cmp::Reverse(entries[*at].age));
+        if lock.held.len() > most {
+            lock.held.sort_by_key(|at| !waits(*at));
+        }
+    }
+    locks
+}
+
+/// Whether `held` is what the waiter holds already, shared, and wants for itself alone; as far as that can be told.
+fn is_own(waiter: &Entry, held: &Entry) -> bool {
+    let of = |entry: &Entry| (entry.pid, entry.thread, entry.range.clone());
+    waiter.upgrades && held.state == EntryState::Held && waiter.host == held.host && of(waiter) == of(held)
+}
+
+/// Whether two entries of one lock cannot hold what they want at a time.
 fn conflict(one: &Entry, two: &Entry) -> bool {
     let overlap = match (&one.range, &two.range) {
         (Some(one), Some(two)) => one.start < two.end && two.start < one.end,
-        (one, two) => one.is_none() && two.is_none(),
+        _ => true,
     };
-    let in_the_way = match (one.permits, two.permits) {
-        (None, None) => overlap && !(one.shared && two.shared),
-        (one, two) => one.is_some() && two.is_some(),
-    };
-    one.name == two.name && in_the_way
+    !std::ptr::eq(one, two) && overlap && (one.permits.is_some() || !(one.shared && two.shared))
 }
 
 fn lock(entry: &Entry) -> String {
@@ -124,54 +362,84 @@ fn lock(entry: &Entry) -> String {
     }
 }
 
-/// A wait is part of a circle exactly if who is waited for can reach who waits.
-fn mark_deadlocks(waits: &mut [Wait]) {
-    let mut next: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
-    for wait in &*waits {
-        next.entry(wait.waiter.clone()).or_default().insert(wait.blocker.clone());
+/// For which process a lock is held: a `run` in the background holds it for another one.
+fn held_for(entry: &Entry) -> u32 {
+    let other = entry.program.strip_prefix("run --for ");
+    other.and_then(|pid| pid.parse().ok()).unwrap_or(entry.pid)
+}
+
+/// Which processes started which, on this host.
+#[derive(Debug)]
+struct Ancestors {
+    host: String,
+    parents: BTreeMap<u32, Option<u32>>,
+}
+
+/// Processes whose parents are asked for, and generations.
+const ASKED: usize = 4096;
+const GENERATIONS: usize = 64;
+
+impl Ancestors {
+    fn of_this_host() -> Self {
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        Self { host: host.trim().to_owned(), parents: BTreeMap::new() }
     }
-    let reaches = |from: &Process, to: &Process| {
-        let (mut seen, mut left) = (BTreeSet::new(), vec![from]);
-        while let Some(at) = left.pop() {
-            if at == to {
-                return true;
-            }
-            if seen.insert(at) {
-                left.extend(next.get(at).into_iter().flatten());
-            }
+
+    /// An entry's process, and those that it was started by, directly or not; none if it is not of this host.
+    fn of(&mut self, entry: &Entry) -> Vec<u32> {
+        if entry.host != self.host || self.parents.len() >= ASKED {
+            return Vec::new();
         }
-        false
-    };
-    for wait in waits {
-        wait.deadlocked = reaches(&wait.blocker, &wait.waiter);
+        let next = |pid: &u32| {
+            let known = self.parents.get(pid).copied();
+            known.unwrap_or_else(|| {
+                let parent = parent(*pid);
+                self.parents.insert(*pid, parent);
+                parent
+            })
+        };
+        std::iter::successors(Some(entry.pid), next).take(GENERATIONS).collect()
     }
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit(')').next()?.split_ascii_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LockName;
-    use std::time::Duration;
+    use crate::inspect::Permits;
+    use EntryState::{Held, Retained, Waiting};
 
+    /// Of a process whose first thread asks.
     fn entry(name: &str, state: EntryState, pid: u32, age: u64, shared: bool) -> Entry {
         let mut entry = Entry::new(LockName::new(name).unwrap(), state);
         (entry.pid, entry.host, entry.program) = (pid, "db7".into(), "job".into());
-        (entry.age, entry.shared) = (Duration::from_secs(age), shared);
+        (entry.age, entry.shared, entry.thread) = (Duration::from_secs(age), shared, Some(0));
         entry
     }
 
+    /// Of another thread of it; `None`: of one that is not known.
+    fn of_thread(thread: impl Into<Option<u32>>, entry: Entry) -> Entry {
+        Entry { thread: thread.into(), ..entry }
+    }
+
     fn lines(entries: &[Entry]) -> Vec<String> {
-        let waits = waits(entries, |_, _| false);
+        lines_of(&Graph::of(entries, usize::MAX, |_| Vec::new()))
+    }
+
+    fn lines_of(graph: &Graph<'_>) -> Vec<String> {
         let line = |wait: &Wait| {
             let mark = if wait.deadlocked { " deadlock" } else { "" };
             format!("{} {} {}{mark}", wait.waiter.pid, wait.blocker.pid, wait.why)
         };
-        waits.iter().map(line).collect()
+        graph.waits().iter().map(line).collect()
     }
 
     #[test]
     fn two_who_wait_for_each_other_are_marked_and_a_third_is_not() {
-        use EntryState::{Held, Waiting};
         let entries = [
             entry("a", Held, 1, 9, false),
             entry("b", Held, 2, 9, false),
@@ -183,8 +451,131 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_waits_for_another_of_its_process_is_no_deadlock() {
+        let entries = [entry("a", Held, 1, 9, false), of_thread(1, entry("a", Waiting, 1, 8, false))];
+        assert_eq!(lines(&entries), ["1 1 a"]);
+        let unknown = entries.map(|entry| of_thread(None, entry));
+        assert_eq!(lines(&unknown), ["1 1 a"]);
+    }
+
+    #[test]
+    fn two_threads_of_one_process_that_wait_for_each_other_are_a_deadlock() {
+        let entries = [
+            entry("a", Held, 1, 9, false),
+            of_thread(1, entry("b", Held, 1, 9, false)),
+            entry("b", Waiting, 1, 8, false),
+            of_thread(1, entry("a", Waiting, 1, 7, false)),
+        ];
+        assert_eq!(lines(&entries), ["1 1 b deadlock", "1 1 a deadlock"]);
+        let alone = [entry("a", Held, 1, 9, false), entry("a", Waiting, 1, 8, false)];
+        assert_eq!(lines(&alone), ["1 1 a deadlock"], "a thread that waits for itself");
+    }
+
+    #[test]
+    fn processes_whose_other_threads_hold_what_is_waited_for_are_no_deadlock() {
+        let entries = [
+            entry("a", Held, 1, 9, false),
+            entry("b", Held, 2, 9, false),
+            of_thread(1, entry("b", Waiting, 1, 8, false)),
+            of_thread(1, entry("a", Waiting, 2, 7, false)),
+        ];
+        assert_eq!(lines(&entries), ["1 2 b", "2 1 a"]);
+        let tasks = entries.map(|entry| of_thread(None, entry));
+        assert_eq!(lines(&tasks), ["1 2 b", "2 1 a"], "nobody knows which task holds what");
+    }
+
+    #[test]
+    fn a_lock_that_a_thread_got_after_its_wait_began_was_read_later_and_is_not_waited_under() {
+        let entries = [
+            entry("a", Held, 1, 5, false),
+            entry("b", Held, 2, 9, false),
+            entry("b", Waiting, 1, 8, false),
+            entry("a", Waiting, 2, 7, false),
+        ];
+        assert_eq!(lines(&entries), ["1 2 b", "2 1 a"]);
+    }
+
+    #[test]
+    fn a_circle_with_a_dead_holder_or_a_lock_that_changes_moves_on() {
+        let circle = || {
+            [
+                entry("a", Held, 1, 9, false),
+                entry("b", Held, 2, 9, false),
+                entry("b", Waiting, 1, 8, false),
+                entry("a", Waiting, 2, 7, false),
+            ]
+        };
+        let (mut dead, mut changing) = (circle(), circle());
+        (dead[1].alive, changing[1].changing) = (false, true);
+        for moves in [dead, changing] {
+            assert_eq!(lines(&moves), ["1 2 b", "2 1 a"]);
+        }
+    }
+
+    #[test]
+    fn who_waits_for_permits_waits_for_ever_only_if_too_few_can_come_back() {
+        let of = |entry: Entry, held| Entry { permits: Some(Permits { held, limit: 3 }), ..entry };
+        let entries = |weight| {
+            [
+                of(entry("gpu", Held, 1, 9, false), 1),
+                of(entry("gpu", Held, 3, 9, false), 2),
+                entry("a", Held, 2, 9, false),
+                entry("a", Waiting, 1, 8, false),
+                of(entry("gpu", Waiting, 2, 7, false), weight),
+            ]
+        };
+        let one = ["1 2 a", "2 1 gpu 1 of 3", "2 3 gpu 1 of 3"];
+        assert_eq!(lines(&entries(1)), one, "process 3 has two of them, and waits for nobody");
+        let all = ["1 2 a deadlock", "2 1 gpu 3 of 3 deadlock", "2 3 gpu 3 of 3"];
+        assert_eq!(lines(&entries(3)), all);
+    }
+
+    #[test]
+    fn a_reader_that_waits_to_be_alone_does_not_wait_for_itself() {
+        let upgrade = Entry { upgrades: true, ..entry("a", Waiting, 1, 8, false) };
+        let entries = [entry("a", Held, 1, 9, true), entry("a", Held, 2, 9, true), upgrade.clone()];
+        assert_eq!(lines(&entries), ["1 2 a"]);
+        let other = Entry { pid: 2, ..upgrade.clone() };
+        let both = [entries[0].clone(), entries[1].clone(), upgrade, other];
+        assert_eq!(lines(&both), ["1 2 a deadlock", "2 1 a deadlock"]);
+    }
+
+    #[test]
+    fn a_run_waits_for_what_runs_under_it() {
+        let nobody_knows = |entry: Entry| of_thread(None, entry);
+        let entries = [
+            entry("a", Held, 1, 9, false),
+            entry("b", Held, 2, 8, false),
+            entry("a", Waiting, 4, 7, false),
+            entry("b", Waiting, 3, 6, false),
+        ]
+        .map(nobody_knows);
+        // Process 1 runs 3, and 2 runs 4.
+        let ancestors = |entry: &Entry| vec![entry.pid, entry.pid.saturating_sub(2)];
+        let lines = lines_of(&Graph::of(&entries, usize::MAX, ancestors));
+        let all = ["4 1 a", "3 2 b", "2 4 has b, runs it", "1 3 has a, runs it"];
+        assert_eq!(lines, all.map(|line| format!("{line} deadlock")));
+    }
+
+    #[test]
+    fn of_a_lock_that_many_hold_and_many_want_a_few_waits_are_looked_at_and_the_deadlock_is_one_of_them() {
+        let mut entries: Vec<_> = (10..50_000).map(|pid| entry("a", Held, pid, 9, true)).collect();
+        entries.push(entry("a", Held, 1, 9, true));
+        entries.push(entry("b", Held, 2, 9, false));
+        entries.push(entry("b", Waiting, 1, 8, false));
+        entries.extend([2].into_iter().chain(60_000..99_000).map(|pid| entry("a", Waiting, pid, 8, false)));
+        let waits = waits_among(&entries, 16);
+        assert!(waits.len() <= 2 * 16 * 16, "{}", waits.len());
+        let marked: Vec<_> = waits
+            .iter()
+            .filter(|wait| wait.deadlocked)
+            .map(|wait| (wait.waiter.pid, wait.blocker.pid))
+            .collect();
+        assert_eq!(marked, [(1, 2), (2, 1)]);
+    }
+
+    #[test]
     fn a_reader_behind_a_writer_that_waits_for_readers_waits_for_the_writer() {
-        use EntryState::{Held, Waiting};
         let entries =
             [entry("a", Held, 1, 9, true), entry("a", Waiting, 2, 8, false), entry("a", Waiting, 3, 7, true)];
         assert_eq!(lines(&entries), ["2 1 a", "3 2 a"]);
@@ -192,7 +583,6 @@ mod tests {
 
     #[test]
     fn a_client_that_keeps_what_is_waited_for_is_waited_for() {
-        use EntryState::{Retained, Waiting};
         let entries = [
             entry("a", Retained, 1, 9, true),
             entry("a", Waiting, 2, 8, false),
@@ -201,5 +591,17 @@ mod tests {
             entry("b", Waiting, 2, 8, true),
         ];
         assert_eq!(lines(&entries), ["2 1 a, retained", "3 1 a, retained"]);
+    }
+
+    #[test]
+    fn a_label_says_whose_the_process_is_if_its_client_says_so() {
+        let of = |label| {
+            let Process { host, pid, user, program } = Process::of_label(label);
+            (pid, user, host, program)
+        };
+        let text = |text: &str| text.to_owned();
+        assert_eq!(of("7 db7 job 1"), (7, text(""), text("db7"), text("job 1")));
+        assert_eq!(of("7 ann@corp@db7 job@night"), (7, text("ann@corp"), text("db7"), text("job@night")));
+        assert_eq!(of(""), (0, text(""), text(""), text("")));
     }
 }

@@ -7,7 +7,7 @@ use super::guard::AnyGuard;
 use super::places::Queueing;
 use super::span::Span;
 use super::typed::LockGuard;
-use crate::backend::{Bound, Granted, Refused};
+use crate::backend::{Bound, Granted, Refused, threads};
 use crate::error::{LockError, TryLockError};
 use crate::progress::Alarm;
 use lockwright_fabric::observe::Claim;
@@ -178,6 +178,7 @@ fn only_tried(error: LockError) -> TryLockError {
 /// for itself: there, tokio panics.
 #[track_caller]
 pub(super) fn block_here<T>(may_wait: bool, wait: impl FnOnce() -> T) -> T {
+    let wait = || threads::blocking(wait);
     if may_wait { tokio::task::block_in_place(wait) } else { wait() }
 }
 

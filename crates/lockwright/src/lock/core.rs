@@ -5,7 +5,7 @@ use super::places::Places;
 use crate::backend::ProtocolGrant;
 #[cfg(target_os = "linux")]
 use crate::backend::member::Member;
-use crate::backend::{Backend, Bound, Granted, Kind};
+use crate::backend::{Backend, Bound, Granted, Kind, threads};
 use crate::error::LockError;
 use crate::name::LockName;
 #[cfg(target_os = "linux")]
@@ -107,7 +107,7 @@ impl Core {
         }
         let retained = self.retained.as_ref().filter(|_| self.owner.is_current())?;
         claim.lock = self.first.lock;
-        Some((retained.take(claim.mode)?.into(), self.first.token_base))
+        Some((retained.take(claim.mode, threads::known())?.into(), self.first.token_base))
     }
 
     /// The same, if it becomes free within a moment, in which the calling thread is kept busy.

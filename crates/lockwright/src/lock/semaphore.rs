@@ -13,8 +13,8 @@ use std::time::Duration;
 /// A semaphore: at most so many permits are held at a time. Made by [`Client::semaphore`](crate::Client::semaphore); cheap to
 /// clone.
 ///
-/// The limit is not stored anywhere: it is what those say who hold permits or wait for some. Who names another limit meanwhile
-/// gets [`LockError::Refused`]. First come, first served: a request for one permit waits behind one for many. Permits of a
+/// The limit belongs to those who hold permits or wait for some, and goes with the last of them: so it is changed where it is used,
+/// without an administrator. Meanwhile another limit is [`LockError::Refused`]. First come, first served: a request for one permit waits behind one for many. Permits of a
 /// process that dies come back.
 ///
 /// ```

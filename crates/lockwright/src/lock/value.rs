@@ -95,8 +95,8 @@ impl AnyGuard {
     /// Reads the lock's value: what the last exclusive holder that [set](Self::set_value) it has left. One round trip where a
     /// server decides.
     ///
-    /// Mutexes and reader-writer locks have values, in a server's own spaces and in `mem:`. A value belongs to the name, and stays
-    /// when no client uses that; on a server it outlives a restart.
+    /// Mutexes and reader-writer locks have values, in a server's own spaces, in clusters and in `mem:`. A value belongs to the name, and
+    /// stays when no client uses that; on a server it outlives a restart, and in a cluster its server.
     ///
     /// # Errors
     /// If the lock is lost, its kind or space has no values, or the server cannot be reached.

@@ -3,7 +3,7 @@
 use super::asymmetric::{NAMES, SLOTS, TABLE};
 use super::local::{self, LocalMember, reader};
 use crate::error::OpenError;
-use crate::inspect::{BreakError, Entry, EntryState, Heat, InspectError, SpaceInfo};
+use crate::inspect::{BreakError, Entry, EntryState, Heat, InspectError, SpaceInfo, user};
 use crate::name::LockName;
 use lockwright_fabric::backend::shm::{ClientInfo, NameInfo, ShmSpace};
 use lockwright_fabric::observe::Mode;
@@ -101,12 +101,14 @@ pub fn entries(space: &ShmSpace, member: &LocalMember) -> Result<Vec<Entry>, Ins
 fn entry(record: &HolderRecord, info: &NameInfo, client: &ClientInfo, elsewhere: u64) -> Option<Entry> {
     let is_held = record.mark != 0 && matches!(record.state, State::Taking | State::Held);
     let state = if is_held { EntryState::Held } else { EntryState::Waiting };
-    let (host, program) = client.label.split_once(' ').unwrap_or((&client.label, ""));
     let mut entry = Entry::new(LockName::new(&info.name).ok()?, state);
     entry.shared = record.claim.mode == Mode::Shared;
     entry.token = is_held.then(|| info.lock.token_base.saturating_add(record.mark));
+    entry.set_process(&format!("{} {}", client.pid, client.label));
     entry.pid = u32::try_from(elsewhere).ok().and_then(|pid| pid.checked_sub(1)).unwrap_or(client.pid);
-    (entry.host, entry.program) = (host.to_owned(), program.to_owned());
     entry.alive = client.alive;
+    if elsewhere == 0 {
+        entry.user = user::of_process(client.pid).unwrap_or_default();
+    }
     Some(entry)
 }

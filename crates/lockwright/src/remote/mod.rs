@@ -42,7 +42,8 @@ use self::driver::OtherWaiter;
 use self::retained::{LocalGrant, RetainedLock};
 use self::table::{Begun, Stage};
 use crate::backend::{
-    Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity, Standing,
+    Bound, BoxFuture, Granted, Kind, Locker, ProtocolGrant, RecordId, Refused, Space, SpaceIdentity,
+    Standing, threads,
 };
 use crate::client::Protocols;
 use crate::error::{ChangeError, HandleError, LockError, LostReason, ValueError};
@@ -96,7 +97,8 @@ fn grant(granted: &Granted) -> RemoteGrant {
 }
 
 const fn units(claim: &Claim) -> Units {
-    Units { handle: claim.lock, mode: claim.mode, start: claim.start, end: claim.end }
+    let Claim { lock, mode, start, end } = *claim;
+    Units { handle: lock, mode, start, end, thread: None }
 }
 
 impl RemoteBackend {
@@ -159,7 +161,7 @@ impl Locker for RemoteBackend {
     /// A round trip, unless the lock is here.
     fn try_acquire_fast(&self, _: Kind, claim: Claim) -> Option<Result<Granted, Refused>> {
         let retained = self.remote.line().table.retained_lock(claim.lock)?;
-        retained.take(claim.mode).map(|granted| Ok(granted.into()))
+        retained.take(claim.mode, threads::known()).map(|granted| Ok(granted.into()))
     }
 
     fn release_fast(&self, _: Kind, claim: Claim, granted: &Granted) -> Option<Result<(), Lost>> {
@@ -317,6 +319,7 @@ impl Future for Acquiring {
                     return Poll::Ready(Err(Refused::Error(why)));
                 }
                 let certain = line.is_certain();
+                this.units.thread = threads::that_blocks();
                 let id = match line.table.lock(this.units, this.wait, certain) {
                     Begun::Granted(granted) => return Poll::Ready(Ok(granted.into())),
                     Begun::Busy => return Poll::Ready(Err(Refused::Busy)),

@@ -15,7 +15,7 @@
 //! What this file must not do: know of messages, threads or time. The table around it does.
 
 use super::transport::Session;
-use crate::wire::RequestId;
+use crate::wire::{RequestId, Units};
 use lockwright_fabric::observe::Mode;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -52,6 +52,8 @@ struct Grant {
     next: u64,
     end: u64,
     users: u32,
+    /// The thread of its only user, if that is known.
+    thread: Option<u32>,
     /// It goes back with its last user.
     over: bool,
     /// A reader that waits to be alone, to be upgraded: by its token.
@@ -112,9 +114,10 @@ pub(super) enum Detached {
 
 impl Grant {
     /// The next use.
-    fn take(&mut self) -> LocalGrant {
+    fn take(&mut self, thread: Option<u32>) -> LocalGrant {
         (self.token, self.next) = (self.next, self.next + 1);
         self.users += 1;
+        self.thread = thread.filter(|_| self.users == 1);
         self.looks = 0;
         LocalGrant { id: self.id, token: self.token }
     }
@@ -127,17 +130,18 @@ impl Grant {
 
 impl Retention {
     /// The server has granted `id`, to be kept, and its first use has begun.
-    pub(super) fn keep(&mut self, id: RequestId, mode: Mode, token: u64, (first, count): (u64, u64)) {
+    pub(super) fn keep(&mut self, id: RequestId, units: &Units, token: u64, (first, count): (u64, u64)) {
         let (next, end) = (first, first.saturating_add(count));
-        self.grant =
-            Some(Grant { id, mode, token, next, end, users: 1, over: false, upgrades: None, looks: 0 });
+        let (mode, thread) = (units.mode, units.thread);
+        let (users, over, upgrades, looks) = (1, false, None, 0);
+        self.grant = Some(Grant { id, mode, token, next, end, users, thread, over, upgrades, looks });
     }
 
     /// Takes the lock if it is here and nobody is in the way: the usual case.
     #[inline]
     pub(super) fn take(
         &mut self,
-        mode: Mode,
+        (mode, thread): (Mode, Option<u32>),
         certain: impl FnOnce() -> bool,
         rules: RetentionRules,
     ) -> Option<LocalGrant> {
@@ -146,12 +150,13 @@ impl Retention {
         if !free || !grant.offers(mode, rules) || !(certain() || rules.grants_uncertain) {
             return None;
         }
-        Some(grant.take())
+        Some(grant.take(thread))
     }
 
     /// Takes the lock, or says where to wait for it.
-    pub(super) fn ask(&mut self, mode: Mode, certain: bool, rules: RetentionRules) -> Asked {
-        if let Some(granted) = self.take(mode, || certain, rules) {
+    pub(super) fn ask(&mut self, units: &Units, certain: bool, rules: RetentionRules) -> Asked {
+        let mode = units.mode;
+        if let Some(granted) = self.take((mode, units.thread), || certain, rules) {
             return Asked::Granted(granted);
         }
         let Some(grant) = &self.grant else { return Asked::Elsewhere(None) };
@@ -200,7 +205,7 @@ impl Retention {
         let offers = certain && grant.offers(grant.mode, RetentionRules::default());
         match self.waiters.front().copied() {
             Some(waiter) if offers => {
-                let granted = grant.take();
+                let granted = grant.take(None);
                 self.waiters.pop_front();
                 Released::Passed(waiter, granted)
             }
@@ -278,6 +283,18 @@ impl Retention {
         self.grant.is_some_and(|grant| grant.users == 1 && grant.upgrades.is_some())
     }
 
+    /// The thread of its only user, if that is known.
+    pub(super) fn thread(&self) -> Option<u32> {
+        self.grant?.thread
+    }
+
+    /// A waiter of this thread has got it.
+    pub(super) fn passed_to(&mut self, thread: Option<u32>) {
+        if let Some(grant) = &mut self.grant {
+            grant.thread = thread;
+        }
+    }
+
     pub(super) fn has_waiters(&self) -> bool {
         !self.waiters.is_empty()
     }
@@ -345,11 +362,11 @@ impl RetainedLock {
 
     /// Takes the lock if it is here, and nobody is in the way.
     #[inline]
-    pub(crate) fn take(&self, mode: Mode) -> Option<LocalGrant> {
+    pub(crate) fn take(&self, mode: Mode, thread: Option<u32>) -> Option<LocalGrant> {
         let mut inner = self.lock();
         let Inner { retention, certainty } = &mut *inner;
         let certain = || certainty.as_ref().is_some_and(Certainty::holds);
-        retention.take(mode, certain, RetentionRules::default())
+        retention.take((mode, thread), certain, RetentionRules::default())
     }
 
     /// Gives a use back that nobody waits for. `false`: nothing has happened.

@@ -13,6 +13,19 @@ const FLAG: u32 = 1 << 9;
 const RANGES: u32 = 1 << 10;
 const SEMAPHORES: u32 = 1 << 11;
 
+/// Where the thread is that asks.
+const THREAD: u32 = 12;
+
+/// The bits of a thread; none for one whose number does not fit.
+fn put_thread(thread: Option<u32>) -> u32 {
+    let plus_one = thread.and_then(|thread| thread.checked_add(1)).unwrap_or(0);
+    plus_one.checked_mul(1 << THREAD).unwrap_or(0)
+}
+
+fn thread_in(kind: u32) -> Option<u32> {
+    (kind >> THREAD).checked_sub(1)
+}
+
 fn flag(set: bool, bit: u32) -> u32 {
     if set { bit } else { 0 }
 }
@@ -22,7 +35,7 @@ fn message(kind: u32, lock: u64, words: [u64; 4], tail: Vec<u64>) -> Message {
 }
 
 fn of_units(kind: u32, id: RequestId, seq: u64, units: &Units, tail: Vec<u64>) -> Message {
-    let kind = kind | flag(units.mode == Mode::Exclusive, EXCLUSIVE);
+    let kind = kind | flag(units.mode == Mode::Exclusive, EXCLUSIVE) | put_thread(units.thread);
     message(kind, id, [seq, units.start, units.end, units.handle], tail)
 }
 
@@ -78,7 +91,9 @@ impl Request {
             }
             Request::Find { id, handle } => message(11, *id, [seq, *handle, 0, 0], Vec::new()),
             Request::Retains => message(24, 0, [seq, 0, 0, 0], Vec::new()),
-            Request::Kept { id } => message(25, *id, [seq, 0, 0, 0], Vec::new()),
+            Request::Kept { id, thread } => {
+                message(25 | put_thread(*thread), *id, [seq, 0, 0, 0], Vec::new())
+            }
             Request::Probe { sent } => message(26, *sent, [seq, 0, 0, 0], Vec::new()),
             Request::Map { id } => message(27, *id, [seq, 0, 0, 0], Vec::new()),
             Request::Waited { id, ns } => message(28, *id, [seq, *ns, 0, 0], Vec::new()),
@@ -97,7 +112,7 @@ impl Request {
         let has = |bit: u32| kind & bit != 0;
         let units = || {
             let mode = if has(EXCLUSIVE) { Mode::Exclusive } else { Mode::Shared };
-            Units { handle: c, mode, start: a, end: b }
+            Units { handle: c, mode, start: a, end: b, thread: thread_in(kind) }
         };
         let key = |low: u64, high: u64| u128::from(high) << 64 | u128::from(low);
         let ask = match kind & 0xff {
@@ -135,7 +150,7 @@ impl Request {
             20 => Request::Identify { id: lock },
             17 => Request::Part { id: lock, start: a, end: b, rest: c },
             24 => Request::Retains,
-            25 => Request::Kept { id: lock },
+            25 => Request::Kept { id: lock, thread: thread_in(kind) },
             26 => Request::Probe { sent: lock },
             27 => Request::Map { id: lock },
             28 => Request::Waited { id: lock, ns: a },

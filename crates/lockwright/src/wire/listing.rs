@@ -8,35 +8,50 @@ use std::time::Duration;
 
 /// A listing grows to this many bytes; what does not fit is left out.
 pub const MOST: usize = 2 << 20;
+/// The first version whose lines say whose a process is, and which thread asked.
+const USERS_SINCE: u64 = 7;
 
 /// Bytes being written.
 #[derive(Debug, Default)]
-pub struct Writer(pub Vec<u8>);
+pub struct Writer {
+    out: Vec<u8>,
+    old: bool,
+}
 
 impl Writer {
+    /// For a client that speaks this version of lock spaces.
+    pub fn for_version(version: u64) -> Self {
+        Self { out: Vec::new(), old: version < USERS_SINCE }
+    }
+
+    /// What was written.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.out
+    }
+
     fn number(&mut self, number: u64) {
-        self.0.extend_from_slice(&number.to_le_bytes());
+        self.out.extend_from_slice(&number.to_le_bytes());
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
         let bytes = &bytes[..bytes.len().min(usize::from(u16::MAX))];
-        self.0.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
-        self.0.extend_from_slice(bytes);
+        self.out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+        self.out.extend_from_slice(bytes);
     }
 
     /// Appends a line, unless the listing is full.
     pub fn entry(&mut self, entry: &Entry) {
-        if self.0.len() >= MOST {
+        if self.out.len() >= MOST {
             return;
         }
         let state = match entry.state {
             EntryState::Held => 0,
-            EntryState::Waiting => 1,
+            EntryState::Waiting => 1 | if entry.upgrades { 4 } else { 0 },
             EntryState::Retained => 4,
         };
         let flags = [entry.shared, entry.alive, entry.token.is_some(), entry.range.is_some()];
         let bits = flags.iter().enumerate().map(|(bit, flag)| u8::from(*flag) << (bit + 4)).sum::<u8>();
-        self.0.push(state | u8::from(entry.changing) << 1 | u8::from(entry.permits.is_some()) << 3 | bits);
+        self.out.push(state | u8::from(entry.changing) << 1 | u8::from(entry.permits.is_some()) << 3 | bits);
         let permits = entry.permits.map(|permits| permits.held..permits.limit);
         let range = entry.range.clone().or(permits).unwrap_or_default();
         for number in [entry.token.unwrap_or(0), range.start, range.end, nanos(entry.age), entry.pid.into()] {
@@ -45,14 +60,18 @@ impl Writer {
         self.bytes(entry.name.as_bytes());
         self.bytes(entry.host.as_bytes());
         self.bytes(entry.program.as_bytes());
+        if !self.old {
+            self.bytes(entry.user.as_bytes());
+            self.number(entry.thread.map_or(0, |thread| u64::from(thread) + 1));
+        }
     }
 
     /// Appends what a lock has seen, unless the listing is full.
     pub fn heat(&mut self, heat: &Heat) {
-        if self.0.len() >= MOST {
+        if self.out.len() >= MOST {
             return;
         }
-        self.0.push(match heat.kind {
+        self.out.push(match heat.kind {
             Kind::Keyed => 0,
             Kind::Ranges => 1,
             Kind::Semaphores => 2,
@@ -105,10 +124,10 @@ impl Reader<'_> {
         Some(Entry {
             state: match first & 0x5 {
                 0 => EntryState::Held,
-                1 => EntryState::Waiting,
                 4 => EntryState::Retained,
-                _ => return None,
+                _ => EntryState::Waiting,
             },
+            upgrades: first & 0x5 == 0x5,
             changing: first & 2 != 0,
             shared: has(0),
             alive: has(1),
@@ -120,6 +139,8 @@ impl Reader<'_> {
             name: LockName::new(self.bytes()?).ok()?,
             host: self.text()?,
             program: self.text()?,
+            user: self.text()?,
+            thread: self.number()?.checked_sub(1).and_then(|thread| u32::try_from(thread).ok()),
         })
     }
 
@@ -155,6 +176,9 @@ mod tests {
             token: None,
             age: Duration::from_millis(5),
             pid: 17,
+            user: "db".to_owned(),
+            thread: Some(0),
+            upgrades: true,
             host: "db7".to_owned(),
             program: "backup".to_owned(),
             alive: true,
@@ -170,6 +194,8 @@ mod tests {
             token: Some(9),
             range: None,
             permits: Some(Permits { held: 2, limit: 4 }),
+            thread: None,
+            upgrades: false,
             ..entry()
         };
         let heat = Heat {
@@ -185,15 +211,15 @@ mod tests {
         let retained = Entry { state: EntryState::Retained, ..held.clone() };
         let mut out = Writer::default();
         out.entry(&retained);
-        assert_eq!(Reader(&out.0).entry(), Some(retained));
+        assert_eq!(Reader(&out.out).entry(), Some(retained));
         let mut out = Writer::default();
         out.entry(&entry());
         out.entry(&held);
         out.heat(&heat);
-        let mut reader = Reader(&out.0);
+        let mut reader = Reader(&out.out);
         assert_eq!((reader.entry(), reader.entry(), reader.heat()), (Some(entry()), Some(held), Some(heat)));
-        for cut in 0..out.0.len() {
-            let mut reader = Reader(&out.0[..cut]);
+        for cut in 0..out.out.len() {
+            let mut reader = Reader(&out.out[..cut]);
             assert!(reader.entry().is_none() || reader.entry().is_none() || reader.heat().is_none());
         }
     }

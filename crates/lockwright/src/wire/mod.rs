@@ -6,7 +6,7 @@
 //!
 //! | field of a request | holds |
 //! |---|---|
-//! | `kind` | which (bits 0..8), exclusive (8), wait, answer or one-sided (9), range lock (10), semaphore (11) |
+//! | `kind` | which (bits 0..8), exclusive (8), wait, answer or one-sided (9), range lock (10), semaphore (11), the thread that asks, plus one (12..32) |
 //! | `lock` | the request, or the name's handle |
 //! | `words[0]` | its number in the session, from 1 |
 //! | `words[1..4]` | start, end (of a semaphore: permits, and one more than there are), and the handle, or the request that a second piece is to be |
@@ -79,8 +79,9 @@ use lockwright_fabric::observe::Mode;
 /// Raised when the meaning of a message changes, or there are new ones: 2 has changes of what is held; in 3 `Open` says whether the
 /// client takes the locks by verbs of its own; in lock words tokens and generations are fields of their own, and the holder table
 /// says who holds what; 4 has locks that stay with their last user; 5 has semaphores, and waiters say
-/// how long they have waited; 6 has values of locks, and holders who are told that others wait.
-pub const VERSION: u64 = 6;
+/// how long they have waited; 6 has values of locks, and holders who are told that others wait; in 7 clients say which of their
+/// threads asks, and listings say that and whose a process is.
+pub const VERSION: u64 = 7;
 /// The oldest version that a server still understands: nothing that was said in it has another meaning now.
 pub const OLDEST: u64 = 1;
 /// Whom clients write to.
@@ -107,6 +108,8 @@ pub struct Units {
     pub mode: Mode,
     pub start: u64,
     pub end: u64,
+    /// Which thread of the client's process asked, if one did that sleeps until it has what it asked for: for listings.
+    pub thread: Option<u32>,
 }
 
 /// What a client asks.
@@ -203,9 +206,10 @@ pub enum Request {
     },
     /// Grants to this session may stay with its client until they are recalled.
     Retains,
-    /// What was recalled is in use: it comes back when it is unlocked.
+    /// What was recalled is in use, by this thread if one is known: it comes back when it is unlocked.
     Kept {
         id: RequestId,
+        thread: Option<u32>,
     },
     /// For how long the server is certain that it owns the shard; `sent` comes back with the answer.
     Probe {

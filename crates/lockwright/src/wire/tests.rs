@@ -6,7 +6,7 @@ use lockwright_fabric::Message;
 
 fn asks() -> Vec<Request> {
     let name = LockName::new("orders/42").unwrap();
-    let units = |mode| Units { handle: 7, mode, start: 3, end: u64::MAX };
+    let units = |mode| Units { handle: 7, mode, start: 3, end: u64::MAX, thread: Some(9) };
     vec![
         Request::Open {
             version: VERSION,
@@ -38,7 +38,8 @@ fn asks() -> Vec<Request> {
         Request::Downgrade { id: 18, gives_up: true },
         Request::Part { id: 19, start: 3, end: u64::MAX, rest: 1 << 40 | 2 },
         Request::Retains,
-        Request::Kept { id: 5 << 32 | 6 },
+        Request::Kept { id: 5 << 32 | 6, thread: None },
+        Request::Kept { id: 5 << 32 | 7, thread: Some((1 << 20) - 2) },
         Request::Probe { sent: u64::MAX },
         Request::Map { id: 22 },
         Request::Waited { id: 5 << 32 | 6, ns: u64::MAX },

@@ -32,7 +32,7 @@ pub(super) struct Client {
 }
 
 const fn units(mode: Mode) -> Units {
-    Units { handle: 0, mode, start: 0, end: u64::MAX }
+    Units { handle: 0, mode, start: 0, end: u64::MAX, thread: None }
 }
 
 impl Client {

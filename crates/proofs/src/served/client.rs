@@ -134,7 +134,7 @@ impl Client {
     }
 
     fn ask(&mut self, mode: Mode, start: u64, end: u64, wait: bool) {
-        let units = Units { handle: 0, mode, start, end };
+        let units = Units { handle: 0, mode, start, end, thread: None };
         let id = self.table.open(Some(units), Stage::Wanted { wait });
         self.request = Some((id, units));
         self.say(&Request::Lock { id, units, wait });

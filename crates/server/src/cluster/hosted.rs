@@ -3,7 +3,7 @@
 use super::counts::{Came, Counts};
 use super::node::Setup;
 use crate::dispatcher::Dispatcher;
-use crate::durable::Durable;
+use crate::durable::{Durable, LockValue, ValueKey};
 use crate::lock_table::LockTable;
 use crate::lock_table::sharded::{Gate, LeaseClock, Sharded, in_pieces};
 use crate::record::Record;
@@ -42,7 +42,7 @@ impl Hosted {
     /// Listens for clients of a shard that was taken.
     pub(super) async fn start(
         setup: &Setup,
-        shard: Shard,
+        (shard, values): (Shard, Vec<(ValueKey, LockValue)>),
         id: u128,
         lease: Arc<LeaseClock>,
         bell: Arc<Notify>,
@@ -56,6 +56,7 @@ impl Hosted {
             let _on = setup.runtime.enter();
             let mut table = LockTable::new(durable, recovering, Vec::new(), Vec::new());
             table.retention.off = true;
+            table.has_values(values);
             if setup.keeps_history {
                 table.keep_history();
             }
@@ -154,8 +155,9 @@ impl Hosted {
             let is_done = matches!(outcome, Ok(Outcome::Done(_)));
             let mut table = self.dispatcher.lock_table();
             table.begin_batch(Instant::now(), 0);
-            for (work, _) in work {
-                if is_done { table.written(work) } else { table.unwritten(work) }
+            match is_done {
+                true => work.into_iter().for_each(|(work, _)| table.written(work)),
+                false => work.into_iter().rev().for_each(|(work, _)| table.unwritten(work)),
             }
             drop(table);
             if !is_done {

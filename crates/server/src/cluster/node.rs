@@ -12,7 +12,7 @@ use super::counts::{Came, Counts};
 use super::hosted::Hosted;
 use crate::ServeError;
 use crate::dispatcher::Admission;
-use crate::durable::TOKENS_PER_SECOND;
+use crate::durable::{TOKENS_PER_SECOND, of_texts};
 use crate::lock_table::sharded::LeaseClock;
 use lockwright_cluster::etcd::{Etcd, EtcdError, LeaseId};
 use lockwright_cluster::keys::{Keys, Registered, ServerId};
@@ -352,14 +352,17 @@ impl Member {
         let (sessions, broken) = (self.keys.sessions(number), self.keys.brokens(number));
         let (_, registered) = self.etcd.range(&sessions).await?;
         let (_, over) = self.etcd.range(&broken).await?;
+        let values = self.keys.values(number);
+        let (_, of_locks) = self.etcd.range(&values).await?;
         let last = |item: &Item, prefix: &str| item.key.strip_prefix(prefix).map(str::to_owned);
+        let of_locks = of_locks.iter().filter_map(|item| of_texts(&last(item, &values)?, &item.value));
         let registered =
             registered.iter().filter_map(|item| Registered::parse(&last(item, &sessions)?, &item.value));
         let over = over.iter().filter_map(|item| u64::from_str_radix(&last(item, &broken)?, 16).ok());
         let (now, wait) = (self.clock.now(), self.setup.tcp.lease().at_server());
         let shard = taking.taken(revision, registered, over.collect(), now, wait);
         let (lease, bell) = (Arc::clone(&self.clock), Arc::clone(&self.bell));
-        match Hosted::start(&self.setup, shard, id, lease, bell, &self.counts).await {
+        match Hosted::start(&self.setup, (shard, of_locks.collect()), id, lease, bell, &self.counts).await {
             Ok(mut hosted) => {
                 hosted.is_counted_as(number, how);
                 hosted.look_after(&mut self.etcd, self.tenancy.lease).await?;

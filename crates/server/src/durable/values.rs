@@ -75,7 +75,13 @@ impl Values {
         self.values.get(key)
     }
 
-    fn put(&mut self, key: ValueKey, value: LockValue) {
+    /// Whether another lock can have a value.
+    pub(super) fn has_room(&self, key: &ValueKey, most: usize) -> bool {
+        self.values.contains_key(key) || self.values.len() < most
+    }
+
+    /// Notes what is written elsewhere.
+    pub(super) fn put(&mut self, key: ValueKey, value: LockValue) {
         // An empty value that no holder has open is none.
         if value.bytes.is_empty() && value.open == 0 {
             self.values.remove(&key);
@@ -150,6 +156,23 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
     digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(byte).collect())?
 }
 
+/// Where a shard's value stands in etcd, behind those of the shard.
+pub(crate) fn key_text((space, name): &ValueKey) -> String {
+    format!("{}/{}", hex(space), hex(name))
+}
+
+/// What stands there; `None`: nothing.
+pub(crate) fn value_text(LockValue { bytes, open, set_ms }: &LockValue) -> Option<String> {
+    (*open != 0 || !bytes.is_empty()).then(|| format!("{open} {set_ms} {}", hex(bytes)))
+}
+
+/// What was read there.
+#[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only a cluster has shards"))]
+pub(crate) fn of_texts(key: &str, value: &str) -> Option<(ValueKey, LockValue)> {
+    let (space, name) = key.split_once('/')?;
+    parse(&format!("value {space} {name} {value}"))
+}
+
 fn line((space, name): &ValueKey, LockValue { bytes, open, set_ms }: &LockValue) -> String {
     format!("value {} {} {open} {set_ms} {}\n", hex(space), hex(name), hex(bytes))
 }
@@ -180,6 +203,15 @@ mod tests {
         {
             assert_eq!(parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn what_is_in_etcd_comes_back_as_it_was_written() {
+        let key = (b"".to_vec(), b"a/b\xff".to_vec());
+        let value = LockValue { bytes: vec![0, 32, 9], open: 7, set_ms: 5 };
+        assert_eq!(of_texts(&key_text(&key), &value_text(&value).unwrap()), Some((key, value)));
+        assert_eq!(value_text(&LockValue { set_ms: 5, ..LockValue::default() }), None);
+        assert!(of_texts("61", "0 0 -").is_none() && of_texts("61/61", "0 0").is_none());
     }
 
     #[test]

@@ -153,10 +153,11 @@ impl LockTable {
     }
 
     /// A client says that what was recalled is in use.
-    pub(super) fn kept(&mut self, peer: u32, id: RequestId) {
+    pub(super) fn kept(&mut self, peer: u32, id: RequestId, thread: Option<u32>) {
         let Some(request) = self.session(peer).and_then(|session| session.request(id)) else { return };
         let Some(grant) = &mut request.retained else { return };
         grant.in_use = true;
+        request.units.thread = thread;
         if let Some(lock) = request.lock {
             self.deny_tries(|table, peer, id| {
                 let request = table.session(peer).and_then(|session| session.request(id));
@@ -167,7 +168,8 @@ impl LockTable {
 
     /// A retained grant is about to be changed by its user: from now on it is held like any other.
     pub(super) fn is_changed(&mut self, peer: u32, id: RequestId) {
-        self.kept(peer, id);
+        let thread = self.session(peer).and_then(|session| session.request(id)?.units.thread);
+        self.kept(peer, id, thread);
         let Some(request) = self.session(peer).and_then(|session| session.request(id)) else { return };
         let (lock, retained) = (request.lock, request.retained.take());
         if let (Some(lock), Some(_)) = (lock, retained) {

@@ -5,11 +5,14 @@
 //! | the first lock or claim of a session, and what it says behind that | the session is registered |
 //! | the end of a session that was lost | it is out of the registry: then its locks go to others |
 //! | a lock that is to be broken | it is written down that its grant is over |
+//! | a request about a value | it is written down what the value becomes |
 //!
 //! The node takes these out (`Sharded::work`), writes them to etcd, and says so ([`LockTable::written`]). Nothing here waits for
 //! it. While the server is not certain of its lease the [gate](Gate) is shut, and nothing at all is applied.
 
 use super::LockTable;
+use super::shard_values::ValueWork;
+use crate::directory::SpaceNumber;
 use crate::session::{Session, Space};
 use lockwright::LockName;
 use lockwright::wire::{Kind, Request, Response};
@@ -18,11 +21,12 @@ use lockwright_cluster::keys::SessionKey;
 use lockwright_cluster::txn::{Op, Txn};
 use lockwright_fabric::backend::tcp::SessionEnd;
 use nix::time::{ClockId, clock_gettime};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// A client that has not probed for so long may be dead: they do several times a second.
 const SILENT: Duration = Duration::from_secs(3);
@@ -90,11 +94,20 @@ pub(crate) enum Work {
     /// It ended in order.
     Forget(SessionKey),
     Break {
-        peer: (u32, u64),
-        request: Request,
+        by: Breaker,
         tokens: Vec<u64>,
     },
+    Value(ValueWork),
     Reserve,
+}
+
+/// Who takes a lock away.
+#[derive(Clone, Debug)]
+pub(crate) enum Breaker {
+    /// A session, by this request.
+    Session { peer: (u32, u64), request: Request },
+    /// The page, which hears whether there was such a grant.
+    Page { space: SpaceNumber, name: LockName, token: u64, tell: UnboundedSender<bool> },
 }
 
 /// See the module.
@@ -113,7 +126,7 @@ impl Sharded {
         Self { shard, gate, bell, unregistered: BTreeMap::new(), to_write: Vec::new() }
     }
 
-    fn ask_for(&mut self, work: Work) {
+    pub(super) fn ask_for(&mut self, work: Work) {
         self.to_write.push(work);
         self.bell.notify_one();
     }
@@ -137,13 +150,19 @@ impl LockTable {
             return self.sift_front(peer, request);
         }
         if let Request::Break { token, ref name, .. } = request {
-            let tokens = self.tokens_to_break(peer, name, token);
+            let space = self.session(peer).and_then(|session| session.space.clone());
+            let tokens = match space {
+                Some(Space::Own(space)) => self.tokens_to_break(space, name, token),
+                _ => Vec::new(),
+            };
             if !tokens.is_empty() {
                 let peer = (peer, self.session(peer)?.serial);
-                self.sharded.as_mut()?.ask_for(Work::Break { peer, request, tokens });
+                let by = Breaker::Session { peer, request };
+                self.sharded.as_mut()?.ask_for(Work::Break { by, tokens });
                 return None;
             }
         }
+        let request = self.sift_value(peer, request)?;
         let session = self.sessions.get(peer as usize)?.as_ref()?;
         if session.registered || matches!(request, Request::Probe { .. }) {
             return Some(request);
@@ -201,10 +220,7 @@ impl LockTable {
     }
 
     /// The tokens of the grant that is to be broken.
-    fn tokens_to_break(&mut self, peer: u32, name: &LockName, token: u64) -> Vec<u64> {
-        let Some(Space::Own(space)) = self.session(peer).and_then(|session| session.space.clone()) else {
-            return Vec::new();
-        };
+    fn tokens_to_break(&mut self, space: SpaceNumber, name: &LockName, token: u64) -> Vec<u64> {
         let mut tokens = Vec::new();
         for kind in [Kind::Keyed, Kind::Ranges, Kind::Semaphores] {
             let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
@@ -213,6 +229,22 @@ impl LockTable {
             self.directory.close(lock);
         }
         tokens
+    }
+
+    /// Takes a lock of a shard away, as the page is asked to. Whether there was such a grant comes once that is in etcd; `None`: there
+    /// is none here.
+    pub(crate) fn break_for_page(
+        &mut self,
+        space: SpaceNumber,
+        name: &LockName,
+        token: u64,
+    ) -> Option<UnboundedReceiver<bool>> {
+        let tokens = self.tokens_to_break(space, name, token);
+        let sharded = self.sharded.as_mut().filter(|_| !tokens.is_empty())?;
+        let (tell, told) = unbounded_channel();
+        let by = Breaker::Page { space, name: name.clone(), token, tell };
+        sharded.ask_for(Work::Break { by, tokens });
+        Some(told)
     }
 
     /// For how long this server is certain that it owns the shard.
@@ -271,13 +303,18 @@ impl LockTable {
         let used = self.durable.used_tokens();
         let Some(sharded) = &mut self.sharded else { return Vec::new() };
         let is_recovering = sharded.shard.is_recovering();
-        let is_ready =
-            |work: &mut Work| !is_recovering || matches!(work, Work::Register { .. } | Work::Break { .. });
+        // etcd takes no key twice in one transaction, and what becomes of a value is decided once it is known what it is.
+        let mut values = BTreeSet::new();
+        let is_ready = |work: &mut Work| match work {
+            Work::Value(work) => values.insert(work.key.clone()) && !is_recovering,
+            Work::Register { .. } | Work::Break { .. } => true,
+            _ => !is_recovering,
+        };
         let ready: Vec<_> = sharded.to_write.extract_if(.., is_ready).take(most).collect();
         let shard = &mut sharded.shard;
         let mut written = Vec::new();
-        for work in ready {
-            let txn = match &work {
+        for mut work in ready {
+            let txn = match &mut work {
                 Work::Register { peer: (peer, _), key, before } => {
                     let known = sharded.unregistered.get(peer).and_then(|entry| entry.before);
                     Some(shard.register(*key, known.or(*before)))
@@ -291,6 +328,7 @@ impl LockTable {
                         all
                     })
                 }
+                Work::Value(work) => Some(work.txn(&self.durable, shard)),
                 Work::Reserve => None,
             };
             let registers = match work {
@@ -306,12 +344,12 @@ impl LockTable {
         written
     }
 
-    /// It could not be written, and has to be again.
+    /// It could not be written, and has to be again, before all else: of several the last is said first.
     pub(crate) fn unwritten(&mut self, work: Work) {
         let Some(sharded) = &mut self.sharded else { return };
         match work {
             Work::Reserve => sharded.shard.reserved(false),
-            work => sharded.to_write.push(work),
+            work => sharded.to_write.insert(0, work),
         }
     }
 
@@ -330,11 +368,20 @@ impl LockTable {
                 }
             }
             Work::Forget(key) => sharded.shard.evicted(&[key]),
-            Work::Break { peer: (peer, serial), request, .. } => {
+            Work::Break { by: Breaker::Session { peer: (peer, serial), request }, .. } => {
                 if self.session(peer).is_some_and(|session| session.serial == serial) {
                     self.handle_rare(peer, request);
                 }
             }
+            Work::Break { by: Breaker::Page { space, name, token, tell }, .. } => {
+                self.decide();
+                let broken = self.break_own(space, &name, token) == Ok(true);
+                self.decide();
+                self.totals.broken += u64::from(broken);
+                // A page that has given up does not hear of it.
+                let _ = tell.send(broken);
+            }
+            Work::Value(work) => self.value_written(work),
             Work::Reserve => {
                 sharded.shard.reserved(true);
                 self.durable.reserve(sharded.shard.tokens_below());

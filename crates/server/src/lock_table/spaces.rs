@@ -42,7 +42,7 @@ impl LockTable {
         }
         let recovering = self.is_recovering();
         let Some(session) = self.session(peer) else { return Ok(()) };
-        (session.key, session.space) = (key, Some(space.clone()));
+        (session.key, session.space, session.version) = (key, Some(space.clone()), version);
         match space {
             // Those who were in before the restart may not have noticed it, and believe that they hold locks.
             Space::OneSided(_) if one_sided && recovering && session.one_sided.is_none() => {
@@ -217,7 +217,7 @@ mod tests {
     /// Locks `name`, and says with which token.
     fn lock(table: &mut LockTable, peer: u32, told: &Mutex<Vec<Response>>) -> u64 {
         let name = Request::Name { handle: 1, kind: Kind::Keyed, name: LockName::new("a").unwrap() };
-        let units = Units { handle: 1, mode: Mode::Exclusive, start: 0, end: u64::MAX };
+        let units = Units { handle: 1, mode: Mode::Exclusive, start: 0, end: u64::MAX, thread: None };
         table.apply(peer, Event::Request { seq: 2, request: name });
         table.apply(
             peer,
@@ -310,7 +310,7 @@ mod tests {
         let (waiter, heard) = session(&mut table);
         enter(&mut table, waiter, "stock", 0);
         let name = Request::Name { handle: 1, kind: Kind::Keyed, name: LockName::new("a").unwrap() };
-        let units = Units { handle: 1, mode: Mode::Exclusive, start: 0, end: u64::MAX };
+        let units = Units { handle: 1, mode: Mode::Exclusive, start: 0, end: u64::MAX, thread: None };
         table.apply(waiter, Event::Request { seq: 2, request: name });
         let request = Request::Lock { id: 1 << 32, units, wait: true };
         table.apply(waiter, Event::Request { seq: 3, request });

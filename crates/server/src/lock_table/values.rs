@@ -38,10 +38,12 @@ impl LockTable {
     }
 
     /// Whose value the held request `of` is about, and in which mode the lock is held.
-    fn value_key(&mut self, peer: u32, of: RequestId, token: u64) -> Result<(ValueKey, Mode), String> {
-        if self.durable.is_of_shard() {
-            return Err("locks of a cluster have no values".to_owned());
-        }
+    pub(super) fn value_key(
+        &mut self,
+        peer: u32,
+        of: RequestId,
+        token: u64,
+    ) -> Result<(ValueKey, Mode), String> {
         let request = self.session(peer).and_then(|session| session.request(of));
         let held = request.filter(|request| request.is_held_with(token)).map(|it| (it.lock, it.units.mode));
         match held {
@@ -64,19 +66,26 @@ impl LockTable {
 
     fn read_value(&mut self, peer: u32, of: RequestId, token: u64) -> Result<ValueReport, String> {
         let (key, mode) = self.value_key(peer, of, token)?;
+        let report = self.value_report(&key, mode, token);
+        let Some(value) = self.durable.value(&key).cloned() else { return Ok(report) };
+        if value.open == 0 && mode == Mode::Exclusive && !self.rules.values_never_open {
+            self.durable.mark_value(&key, LockValue { open: token, ..value })?;
+        }
+        Ok(report)
+    }
+
+    /// What a holder with `token` is told of a value.
+    pub(super) fn value_report(&self, key: &ValueKey, mode: Mode, token: u64) -> ValueReport {
         let durable = self.durable.keeps_values();
-        let Some(value) = self.durable.value(&key).cloned() else {
-            return Ok(ValueReport { clean: true, durable, ..ValueReport::default() });
+        let Some(value) = self.durable.value(key) else {
+            return ValueReport { clean: true, durable, ..ValueReport::default() };
         };
         let clean = value.open == 0 || value.open == token && mode == Mode::Exclusive;
         let now = (self.durable.wall_ms)();
         let age = Duration::from_millis(now.saturating_sub(value.set_ms));
         let bytes = (!value.bytes.is_empty()).then(|| value.bytes.clone());
-        if value.open == 0 && mode == Mode::Exclusive && !self.rules.values_never_open {
-            self.durable.mark_value(&key, LockValue { open: token, ..value })?;
-        }
         let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
-        Ok(ValueReport { bytes, clean, durable, age_ns })
+        ValueReport { bytes, clean, durable, age_ns }
     }
 
     fn set_value(

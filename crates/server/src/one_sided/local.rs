@@ -5,7 +5,6 @@
 
 use super::Resets;
 use crate::ServeError;
-use crate::inspection;
 use lockwright::LockName;
 use lockwright::inspect::Entry;
 use lockwright::internal::layout::Ranges;
@@ -81,9 +80,9 @@ impl LocalSpace {
 
     /// Admits a client that comes by verbs. `None` if there is no room.
     pub(super) fn join(&self, label: &str) -> Option<PeerId> {
-        let (pid, host, program) = inspection::label(label);
-        let ep = self.space.endpoint_for(&format!("{host} {program}")).ok()?;
-        let holders = LocalHolders::join(&self.space, ep, Some(pid)).ok()?;
+        let (pid, rest) = label.split_once(' ').unwrap_or((label, ""));
+        let ep = self.space.endpoint_for(rest).ok()?;
+        let holders = LocalHolders::join(&self.space, ep, Some(pid.parse().unwrap_or(0))).ok()?;
         let peer = holders.peer();
         self.state().clients.insert(peer, holders);
         Some(peer)

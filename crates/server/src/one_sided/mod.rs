@@ -429,7 +429,6 @@ impl OneSidedSpace {
         };
         let mut entries = Vec::new();
         for client in &clients {
-            let (pid, host, program) = crate::inspection::label(&client.label);
             for record in self.records(client.number) {
                 // Those who only look for a range are in its gate.
                 let Some((name, base)) = names.get(&record.claim.lock) else { continue };
@@ -440,7 +439,7 @@ impl OneSidedSpace {
                 entry.range = (record.kind == Kind::Range).then_some(record.claim.start..record.claim.end);
                 entry.token = held.then(|| record.token().saturating_add(*base));
                 entry.age = std::time::Duration::from_nanos(now.since(record.since));
-                (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
+                entry.set_process(&client.label);
                 entries.push(entry);
             }
         }

@@ -185,29 +185,21 @@ impl Page {
                 let tables = self.view.tables();
                 let names = tables.iter().flat_map(|(_, table)| table.lock_table().directory.space_names());
                 let spaces: BTreeSet<_> = names.collect();
-                let may_break = visitor == Visitor::Trusted && self.view.cluster().is_none();
+                let may_break = visitor == Visitor::Trusted;
                 json_response(&json!({ "spaces": spaces, "may_break": may_break }))
             }
             ("POST", "/api/break") if visitor != Visitor::Trusted => Response::text(
                 "403 Forbidden",
                 "only the server's user and root may break locks here; with --secret-file all users who log in",
             ),
-            ("POST", "/api/break") => self.break_grant(&request.body),
+            ("POST", "/api/break") => self.break_grant(&request.body).await,
             ("GET" | "POST", _) => Response::text("404 Not Found", "there is no such page"),
             _ => Response::text("405 Method Not Allowed", "only GET and POST"),
         }
     }
 
-    fn break_grant(&self, body: &[u8]) -> Response {
+    async fn break_grant(&self, body: &[u8]) -> Response {
         let bad = |why: &str| Response::text("400 Bad Request", why);
-        let (tables, cluster) = (self.view.tables(), self.view.cluster());
-        let ([(_, dispatcher)], None) = (&tables[..], cluster) else {
-            // It must be in etcd first, which the requests of clients wait for.
-            return Response::text(
-                "501 Not Implemented",
-                "locks of a cluster are broken by `lockwright break --space cluster://…`",
-            );
-        };
         let Ok(asked) = serde_json::from_slice::<Value>(body) else { return bad("that is not JSON") };
         let name = asked["lock"].as_str().and_then(unhex).and_then(|name| LockName::new(name).ok());
         // As text: JavaScript's numbers have 53 bits.
@@ -215,17 +207,32 @@ impl Page {
         let (Some(space), Some(name), Some(token)) = (asked["space"].as_str(), name, token) else {
             return bad("a lock is broken by space, lock and token");
         };
-        let mut table = dispatcher.lock_table();
-        let Some(number) = table.directory.find_space(space.as_bytes()) else {
-            return bad("there is no such space");
-        };
-        match table.break_own(number, &name, token) {
+        match self.take_away(space, &name, token).await {
             Ok(true) => {
                 tracing::warn!(lock = %name, token, "a lock was broken, by way of the page");
                 json_response(&json!({ "broken": true }))
             }
             Ok(false) => Response::text("409 Conflict", "that grant is over"),
             Err(why) => Response::text("500 Internal Server Error", &why),
+        }
+    }
+
+    /// Takes a lock away; `false` if there is no such grant here. A shard's must be in etcd first.
+    async fn take_away(&self, space: &str, name: &LockName, token: u64) -> Result<bool, String> {
+        let mut waits = None;
+        for (_, dispatcher) in self.view.tables() {
+            let mut table = dispatcher.lock_table();
+            let Some(space) = table.directory.find_space(space.as_bytes()) else { continue };
+            if table.sharded.is_none() {
+                return table.break_own(space, name, token);
+            }
+            waits = waits.or_else(|| table.break_for_page(space, name, token));
+        }
+        let Some(mut told) = waits else { return Ok(false) };
+        match tokio::time::timeout(PATIENCE, told.recv()).await {
+            Ok(Some(broken)) => Ok(broken),
+            Ok(None) => Err("its shard is another server's now: break it there".to_owned()),
+            Err(_) => Err("etcd does not answer: it may be broken later".to_owned()),
         }
     }
 

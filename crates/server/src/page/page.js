@@ -176,11 +176,12 @@ function fill(body, items, keyOf, begin, textsOf) {
   if (document.activeElement !== focused && body.contains(focused)) focused.focus();
 }
 
+const cells = length => Array.from({ length }, () => make('td'));
+
 /// Servers and shards, of a server that is one of several.
 function cluster(seen) {
   at('cluster').hidden = !seen;
   if (!seen) return;
-  const cells = length => Array.from({ length }, () => make('td'));
   const here = seen.shards.filter(shard => shard.here).length;
   const open = seen.shards.filter(shard => shard.state === 'open').length;
   at('cluster-title').textContent = `Cluster ${seen.name}`;
@@ -210,19 +211,18 @@ function choose(lock) {
 }
 
 function details(seen) {
-  const cells = length => Array.from({ length }, () => make('td'));
   const key = entry => `${state.mayBreak} ${entry.token ?? `${entry.pid}@${entry.host} ${mode(entry)}`}`;
   const begin = entry => {
-    const row = cells(8);
+    const row = cells(9);
     if (entry.token !== null && state.mayBreak) {
       const button = make('button', 'Break…', { type: 'button', 'aria-label': `Break the grant with token ${entry.token}` });
       button.onclick = () => confirmBreak(button.closest('tr').item);
-      row[7].append(button);
+      row[8].append(button);
     }
     return row;
   };
   fill(at('entries'), seen.entries ?? [], key, begin, entry => [
-    entry.state, mode(entry), duration(entry.seconds), entry.pid, entry.host, entry.program, entry.token ?? '', null,
+    entry.state, mode(entry), duration(entry.seconds), entry.pid, entry.user, entry.host, entry.program, entry.token ?? '', null,
   ]);
   fill(at('history'), seen.history ?? [], grant => String(grant.token), () => cells(6), grant => [
     `${duration(grant.ago)} ago`, grant.token, mode(grant), `${grant.program} ${grant.pid}@${grant.host}`,
@@ -259,16 +259,23 @@ function graph(waits) {
   const svg = at('graph');
   at('graph-text').textContent = waits.length ? `${waits.length} wait${waits.length > 1 ? 's' : ''}${waits.some(wait => wait.deadlock) ? ', with a deadlock' : ''}.`
     : 'Nobody waits.';
+  // The same in words: a picture says nothing to a screen reader.
+  fill(at('waits'), waits, wait => `${wait.from} ${wait.to} ${wait.why}`, () => cells(4), wait => [
+    wait.from, wait.to, wait.why, wait.deadlock ? 'deadlock' : '',
+  ]);
+  at('waits-list').hidden = !waits.length;
   const nodes = [...new Set(waits.flatMap(wait => [wait.to, wait.from]))];
   const depth = new Map(nodes.map(node => [node, 0]));
   for (let round = 0; round < 8; round++) {
-    for (const { from, to } of waits) depth.set(from, Math.min(8, Math.max(depth.get(from), depth.get(to) + 1)));
+    for (const { from, to } of waits) if (from !== to) depth.set(from, Math.min(8, Math.max(depth.get(from), depth.get(to) + 1)));
   }
-  const deepest = Math.max(0, ...depth.values());
+  // In a circle of two, both are deep: columns that nobody is in are left out.
+  const columns = [...new Set(depth.values())].sort((a, b) => b - a);
+  const deepest = Math.max(0, columns.length - 1);
   const [width, height, wide, high] = [250, 46, 180, 26];
   const used = new Map();
   const place = new Map(nodes.map(node => {
-    const column = deepest - depth.get(node);
+    const column = columns.indexOf(depth.get(node));
     const row = used.get(column) ?? 0;
     used.set(column, row + 1);
     return [node, { x: 10 + column * width, y: 10 + row * height }];
@@ -283,7 +290,9 @@ function graph(waits) {
   for (const { from, to, why, deadlock } of waits) {
     const [a, b] = [place.get(from), place.get(to)];
     const [x1, y1, x2, y2] = [a.x + wide, a.y + high / 2, b.x, b.y + high / 2];
-    const path = draw('path', { d: `M${x1},${y1} C${x1 + 35},${y1} ${x2 - 35},${y2} ${x2},${y2}`, class: deadlock ? 'deadlock' : '' });
+    // Of two threads of one process: over its box and back.
+    const lift = from === to ? high : 0;
+    const path = draw('path', { d: `M${x1},${y1} C${x1 + 35},${y1 - lift} ${x2 - 35},${y2 - lift} ${x2},${y2}`, class: deadlock ? 'deadlock' : '' });
     path.append(draw('title', {}, `${from} waits for ${to}: ${why}`));
     svg.append(path, draw('text', { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 3, 'text-anchor': 'middle', class: 'why' }, short(why, 14)));
   }

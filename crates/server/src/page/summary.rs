@@ -10,7 +10,7 @@ use crate::dispatcher::Dispatcher;
 use crate::inspection::{entry, upgrade};
 use crate::lock_table::LockTable;
 use crate::lock_table::history::{GrantEnd, PastGrant};
-use lockwright::inspect::{Entry, EntryState, Wait, waits};
+use lockwright::inspect::{Entry, EntryState, Wait, waits_among};
 use lockwright::wire::Kind;
 use serde_json::{Value, json};
 use std::cmp::Reverse;
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 const LOCKS: usize = 100;
 const ENTRIES: usize = 1000;
 const WAITS: usize = 200;
+/// Waiters of one lock, and of each of them who is in its way, that are looked at for that.
+const OF_LOCK: usize = 64;
 
 /// Names or requests that are looked at before others get the table: less than a millisecond.
 const CHUNK: usize = 1024;
@@ -65,7 +67,8 @@ impl Question {
             "locks": lines.collect::<Vec<_>>(),
         });
         seen.entries.sort_by_key(|entry| (entry.state, Reverse(entry.age)));
-        let waits = waits(&seen.entries, |_, _| false);
+        let mut waits = waits_among(&seen.entries, OF_LOCK);
+        waits.sort_by_key(|wait| !wait.deadlocked);
         answer["waits_for"] = waits.iter().take(WAITS).map(edge).collect();
         if let Some(lock) = &self.lock {
             let of_lock = seen.entries.iter().filter(|entry| entry.name.as_bytes() == lock);
@@ -214,18 +217,21 @@ impl<'a> Names<'a> {
 struct Requests {
     wanted: HashSet<u64>,
     entries: Vec<Entry>,
+    /// Ages are those of this moment, however long the walk takes: so they can be compared.
+    now: Instant,
     /// Where to go on: session and slot.
     next: (usize, usize),
 }
 
 impl Requests {
     fn of(ids: &[u64]) -> Self {
-        Self { wanted: ids.iter().copied().collect(), entries: Vec::new(), next: (0, 0) }
+        let wanted = ids.iter().copied().collect();
+        Self { wanted, entries: Vec::new(), now: Instant::now(), next: (0, 0) }
     }
 
     /// Looks at [`CHUNK`] sessions and requests. `true` if there are more.
     fn step(&mut self, table: &LockTable) -> bool {
-        let (now, (mut at, mut from)) = (Instant::now(), self.next);
+        let (now, (mut at, mut from)) = (self.now, self.next);
         let mut left = CHUNK;
         while let Some(session) = table.sessions.get(at) {
             let slots = session.as_ref().map_or(&[][..], |session| &session.slots);
@@ -289,6 +295,7 @@ fn process(entry: &Entry) -> Value {
         "token": entry.token.map(|token| token.to_string()),
         "seconds": entry.age.as_secs_f64(),
         "pid": entry.pid,
+        "user": entry.user,
         "host": entry.host,
         "program": entry.program,
     })
@@ -367,6 +374,32 @@ mod tests {
         assert_eq!(some.found, 11);
         assert!(names(&some).contains(&"lock/4242".to_owned()));
         assert_eq!(names(&some).last().unwrap(), "lock/1", "the chosen one is always there");
+    }
+
+    #[test]
+    fn a_million_names_are_walked_in_short_steps_and_the_answer_stays_small() {
+        const NAMES: u64 = 1_000_000;
+        let table = with_locks(table(), 0..NAMES, 7);
+        let space = table.directory.find_space(b"s").unwrap();
+        let (mut names, mut steps) = (Names::new(b"", None), 1);
+        while names.step(&table, 0, space) {
+            steps += 1;
+            assert!(names.heap.len() <= LOCKS);
+        }
+        assert_eq!(
+            (names.found, steps),
+            (NAMES, NAMES.div_ceil(CHUNK as u64)),
+            "others get the table between"
+        );
+        let view = Shards(vec![(0, Dispatcher::new(table, Admission::Anyone))]);
+        let ask = |text: &str| Question { space: b"s".to_vec(), text: text.into(), lock: None }.answer(&view);
+        let (all, found) = (ask(""), ask("/777777"));
+        assert_eq!(
+            (&all["names"], &all["found"], &found["found"]),
+            (&json!(NAMES), &json!(NAMES), &json!(1))
+        );
+        assert_eq!(all["locks"].as_array().unwrap().len(), LOCKS);
+        assert!(all.to_string().len() < 100_000, "{}", all.to_string().len());
     }
 
     #[derive(Debug)]

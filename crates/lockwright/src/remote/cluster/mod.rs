@@ -21,8 +21,9 @@ use super::link::{Remote, RemoteOptions};
 use super::{RemoteBackend, ShardOf};
 use crate::backend::{Bound, BoxFuture, Granted, Kind, Locker, Refused, Space, SpaceIdentity, Standing};
 use crate::client::Protocols;
-use crate::error::{ChangeError, HandleError, LockError, OpenError};
+use crate::error::{ChangeError, HandleError, LockError, OpenError, ValueError};
 use crate::inspect::Entry;
+use crate::lock::Value;
 use crate::lock::contention::Contention;
 use crate::name::LockName;
 use lockwright_fabric::observe::Claim;
@@ -172,6 +173,35 @@ impl Locker for ClusterBackend {
 
     fn description(&self) -> &'static str {
         "a cluster"
+    }
+
+    fn value(
+        &self,
+        name: &LockName,
+        claim: Claim,
+        granted: &Granted,
+    ) -> BoxFuture<Result<Value, ValueError>> {
+        let (link, claim) = self.by(&claim);
+        link.value(name, claim, granted)
+    }
+
+    fn set_value(
+        &self,
+        name: &LockName,
+        claim: Claim,
+        granted: &Granted,
+        bytes: &[u8],
+    ) -> BoxFuture<Result<(), ValueError>> {
+        let (link, claim) = self.by(&claim);
+        link.set_value(name, claim, granted, bytes)
+    }
+
+    fn close_value(&self, name: &LockName, granted: &Granted) {
+        let shard = self.follower.shard_of(&self.space, name.as_bytes());
+        let link = self.links().get(&shard).cloned();
+        if let Some(link) = link {
+            link.close_value(name, granted);
+        }
     }
 
     fn watch_contention(

@@ -477,19 +477,16 @@ impl Link {
     /// What this client's tasks hold and wait for, as a listing's lines.
     fn survey(&self, state: &LinkState) -> Vec<u8> {
         let mut lines = Writer::default();
-        let mut label = self.options.label.splitn(3, ' ');
-        let pid = label.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
-        let (host, program) = (label.next().unwrap_or_default(), label.next().unwrap_or_default());
         let tasks = state.member.as_ref().map_or_else(Vec::new, |member| member.tasks());
         for task in tasks {
             let Some(handle) = state.handles.get(&task.handle) else { continue };
             let held = if task.token.is_some() { EntryState::Held } else { EntryState::Waiting };
             let mut entry = Entry::new(handle.name.clone(), held);
             (entry.shared, entry.token, entry.age) = (task.mode == Mode::Shared, task.token, task.age);
-            (entry.pid, entry.host, entry.program) = (pid, host.to_owned(), program.to_owned());
+            entry.set_process(&self.options.label);
             lines.entry(&entry);
         }
-        lines.0
+        lines.into_bytes()
     }
 
     /// Tells the coordinator what the machine has to report.

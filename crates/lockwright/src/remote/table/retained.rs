@@ -46,7 +46,7 @@ impl Table {
     pub fn lock(&mut self, units: Units, wait: bool, certain: bool) -> Begun {
         if let Some(lock) = self.retained_lock(units.handle) {
             let mut inner = lock.lock();
-            match inner.retention.ask(units.mode, certain, self.retention) {
+            match inner.retention.ask(&units, certain, self.retention) {
                 Asked::Granted(granted) => return Begun::Granted(granted),
                 Asked::Waits if !wait => return Begun::Busy,
                 Asked::Waits => {
@@ -79,7 +79,7 @@ impl Table {
         let units = request.units?;
         if let Some(lock) = self.retained.get(&units.handle) {
             let mut inner = lock.lock();
-            inner.retention.keep(id, units.mode, token, (first, count));
+            inner.retention.keep(id, &units, token, (first, count));
             inner.certainty = certainty;
             self.with_grants.insert(units.handle);
         }
@@ -112,6 +112,7 @@ impl Table {
             Released::Stays => {}
             Released::Passed(waiter, granted) => {
                 if let Some(request) = self.request(waiter) {
+                    inner.retention.passed_to(request.units.and_then(|units| units.thread));
                     request.stage = Stage::Local(granted);
                     woken.extend(request.waker.take());
                 }
@@ -210,13 +211,17 @@ impl Table {
         if let Some(Stage::Retained { token, .. }) = self.stage(id) {
             let token = *token;
             *self.stage(id).expect("just seen") = Stage::Granted { token };
-            return self.to_say.push(Request::Kept { id });
+            let thread = self.request(id).and_then(|request| request.units?.thread);
+            return self.to_say.push(Request::Kept { id, thread });
         }
         let Some(lock) = self.lock_of(id) else { return self.obey_stale_recall(id) };
         let mut inner = lock.lock();
         match inner.retention.recall(id, self.retention) {
             Recalled::Stale => return,
-            Recalled::InUse => self.to_say.push(Request::Kept { id }),
+            Recalled::InUse => {
+                let thread = inner.retention.thread();
+                self.to_say.push(Request::Kept { id, thread });
+            }
             Recalled::GoesBack => {
                 inner.certainty = None;
                 self.give_back(id);
@@ -259,10 +264,14 @@ impl Table {
             inner.certainty = None;
             inner.retention.take_waiters();
             let Some((id, token, _)) = inner.retention.held() else { continue };
+            let thread = inner.retention.thread();
             if inner.retention.end().is_some() {
                 self.take(id);
-            } else if let Some(Stage::Held { token: held, .. }) = self.stage(id) {
+            } else if let Some(request) = self.request(id)
+                && let Stage::Held { token: held, .. } = &mut request.stage
+            {
                 *held = token;
+                request.units = request.units.map(|units| Units { thread, ..units });
             }
         }
         self.to_say.clear();

@@ -6,7 +6,7 @@ use crate::wire::DenyReason;
 use lockwright_fabric::observe::Mode;
 
 fn units(handle: u64) -> Option<Units> {
-    Some(Units { handle, mode: Mode::Exclusive, start: 0, end: 1 })
+    Some(Units { handle, mode: Mode::Exclusive, start: 0, end: 1, thread: None })
 }
 
 fn asks(messages: &[Message]) -> Vec<Request> {
@@ -154,7 +154,7 @@ fn waiters_ask_again_in_the_order_in_which_they_began_to_wait() {
 fn holding(mode: Mode) -> (Table, RequestId) {
     let (mut table, held, wanted) = table();
     table.take(wanted);
-    table.request(held).unwrap().units = Some(Units { handle: 0, mode, start: 0, end: 10 });
+    table.request(held).unwrap().units = Some(Units { handle: 0, mode, start: 0, end: 10, thread: None });
     (table, held)
 }
 
@@ -252,7 +252,7 @@ fn after_a_restart_what_was_changed_is_claimed_as_it_is_and_an_upgrade_asked_for
 fn the_server_hears_that_work_has_stopped_once_nobody_has_a_guard_of_what_was_lost() {
     let mut table = Table::default();
     let _ = table.begin_session(Origin { epoch: 1, key: 11 }, b"stock", false);
-    let units = Units { handle: 0, mode: Mode::Exclusive, start: 0, end: 1 };
+    let units = Units { handle: 0, mode: Mode::Exclusive, start: 0, end: 1, thread: None };
     let origin = table.origin;
     let id = table.open(Some(units), Stage::Held { token: 5, origin });
     let _ = table.end_session();
