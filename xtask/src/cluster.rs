@@ -2,7 +2,7 @@
 //! they are killed, paused and cut off from each other.
 
 use crate::etcd;
-use crate::names::{CLUSTERED, COMMAND_PROGRAM, EXPLORER};
+use crate::names::{COMMAND_PROGRAM, EXPLORER, TESTED};
 use crate::setup::{self, Need};
 use crate::steps::{self, Ended, step};
 use std::path::{Path, PathBuf};
@@ -59,7 +59,7 @@ pub(crate) fn ended(root: &Path, may: bool) -> Ended {
 /// A test program of the command, one test at a time.
 fn tests_of(root: &Path, test: &str) -> Result<Command, String> {
     let path = etcd::path(root)?;
-    let features = CLUSTERED.join(",");
+    let features = TESTED.join(",");
     let args = ["test", "--package", COMMAND_PROGRAM.package, "--features", &features, "--test", test];
     let mut command = steps::command(root, &args);
     command.args(["--", "--test-threads=1", "--nocapture"]).env("PATH", path).env(etcd::WANTED, "1");
@@ -139,7 +139,7 @@ struct Playground {
 impl Playground {
     fn start(root: &Path) -> Result<Self, String> {
         let path = etcd::path(root)?;
-        let program = steps::program(root, &COMMAND_PROGRAM, CLUSTERED)?;
+        let program = steps::program(root, &COMMAND_PROGRAM, TESTED)?;
         let folder = std::env::temp_dir().join(format!("lockwright-cluster-{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let mut playground = Self { processes: Vec::new(), folder };

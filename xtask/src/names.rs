@@ -13,11 +13,10 @@ pub(crate) struct Program {
 pub(crate) const EXPLORER: Program = Program { package: "lockwright-lab", name: "lockwright-lab" };
 
 /// What the program can have beside what users get by default, and the test command covers.
-pub(crate) const WITH_ALL: &str = "lockwright-cli/fiss,lockwright-cli/compare,lockwright-cli/mount";
+pub(crate) const WITH_ALL: &str =
+    "lockwright-cli/cluster,lockwright-cli/compare,lockwright-cli/fiss,lockwright-cli/mount";
 /// The same features, for a build of the program alone: what the tests have built is not built again.
-pub(crate) const TESTED: &[&str] = &["fiss", "compare", "mount"];
-/// What the program has for the tests of clusters.
-pub(crate) const CLUSTERED: &[&str] = &["cluster", "compare", "fiss"];
+pub(crate) const TESTED: &[&str] = &["cluster", "compare", "fiss", "mount"];
 /// What the packages' program can do beside what users get by default.
 pub(crate) const PACKAGED: &str = "cluster,fiss,manuals,mount";
 /// The same of the C library and the Python package, which have `fiss` by themselves.

@@ -9,7 +9,7 @@ mod webdriver;
 
 use self::servers::Cluster;
 use self::webdriver::Browser;
-use crate::names::{CLUSTERED, COMMAND_PROGRAM};
+use crate::names::{COMMAND_PROGRAM, TESTED};
 use crate::setup::Need;
 use crate::{etcd, steps};
 use std::io::{BufRead, BufReader, Write};
@@ -33,7 +33,7 @@ pub(crate) fn report(root: &Path, may: bool) -> ExitCode {
     }
     let Some(program) = std::env::var_os(INSIDE).map(PathBuf::from) else {
         // From here other machines can be reached, which may have to be asked.
-        return match steps::program(root, &COMMAND_PROGRAM, CLUSTERED) {
+        return match steps::program(root, &COMMAND_PROGRAM, TESTED) {
             Ok(program) => inside_a_namespace(root, &program),
             Err(why) => {
                 println!("{why}");

@@ -8,7 +8,7 @@ mod boot;
 mod image;
 pub(crate) mod packages;
 
-use crate::names::{COMMAND, RDMA_BACKEND, RDMA_TESTS, SIMULATOR};
+use crate::names::{COMMAND, COMMAND_PROGRAM, RDMA_BACKEND, RDMA_TESTS, SIMULATOR};
 use crate::{setup, steps};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -105,7 +105,8 @@ pub(crate) fn prerequisites() -> Result<(), String> {
 /// The packages that have something over RDMA, as cargo wants them: with it, and without the lab, which compiles every protocol for
 /// two fabrics.
 pub(crate) fn with_rdma() -> Vec<String> {
-    let features: Vec<_> = RDMA_TESTS.iter().map(|package| format!("{package}/rdma")).collect();
+    let mut features: Vec<_> = RDMA_TESTS.iter().map(|package| format!("{package}/rdma")).collect();
+    features.push(format!("{}/cluster", COMMAND_PROGRAM.package));
     let mut args = vec!["--no-default-features".to_owned(), "--features".to_owned(), features.join(",")];
     args.extend(RDMA_TESTS.iter().flat_map(|package| ["--package".to_owned(), (*package).to_owned()]));
     args
