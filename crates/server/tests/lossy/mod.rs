@@ -15,6 +15,7 @@ pub(crate) struct Lossy {
     pub(crate) address: SocketAddr,
     pub(crate) lost: Arc<AtomicU64>,
     /// How often clients were given other addresses.
+    #[allow(dead_code, reason = "not every test program moves them")]
     moves: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 }
@@ -91,6 +92,7 @@ fn send_delayed(packets: &mpsc::Receiver<Delayed>) {
 
 impl Lossy {
     /// From now on packets of all clients come from other ports, and what is sent to those before goes nowhere; sessions stay.
+    #[allow(dead_code, reason = "as above")]
     pub(crate) fn move_clients(&self) {
         self.moves.fetch_add(1, Relaxed);
     }
