@@ -179,6 +179,7 @@ fn etcd_options(
 }
 
 #[cfg(not(feature = "cluster"))]
+#[allow(clippy::needless_pass_by_value, reason = "as it is with the feature")]
 fn etcd_options(
     py: Python<'_>,
     options: lockwright::ClientOptions,
