@@ -6,12 +6,14 @@
 //! | `evictable` | a fabric whose clients can be evicted |
 //! | `memory` | the holder table in the explorer's memory |
 //! | `explored`, `cases` | keyed locks |
+//! | `direct` | keyed locks that are taken and given back without a future |
 //! | `explored_ranges` | ranges |
 //! | `joined` | clients that come and go |
 //! | `observed` | records that are read while they are written |
 //! | `mutants` | what must be caught |
 
 mod cases;
+mod direct;
 mod evictable;
 mod explored;
 mod explored_ranges;
@@ -36,6 +38,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Holders<Fenced, VersionedPortable>>();
     visitor.model::<Holders<Ending, Narrow>>();
     visitor.protocol::<HolderRanges>();
+    direct::visit(visitor);
     joined::visit(visitor);
     mutants::visit(visitor);
 }
