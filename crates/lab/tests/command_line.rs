@@ -54,6 +54,10 @@ fn bad_arguments_get_one_line_and_exit_2() {
         &["sim", "mcs", "--clients", "0"],
         &["sim", "mcs", "--writes", "101"],
         &["sim", "mcs", "--zipf", "NaN"],
+        &["sim", "mcs", "--soak", "1s"],
+        &["sim", "--soak", "1s", "--clients", "9"],
+        &["sim", "--soak", "1s", "--locks", "5"],
+        &["sim", "--soak", "1s", "--fault", "crash=1@1:before"],
         &["sim", "mcs", "--fault", "meteor=1"],
         &["sim", "mcs", "--fault", "crash=99@1:before"],
         &["sim", "mcs", "--fault", "node-death=7@1ms"],
@@ -304,4 +308,13 @@ fn a_folder_that_cannot_be_written_is_known_at_once() {
     let output = lockwright(&["lab", "run", "shift-sec2-3", "--quick", "--html", "/dev/null/page"]);
     assert_eq!(code(&output), 2);
     assert!(stderr(&output).starts_with("error: cannot make /dev/null/page"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_soak_goes_on_for_so_long_and_says_how_much_time_that_was() {
+    let soaked = lockwright(&["sim", "--soak", "1s", "--clients", "3", "--seed", "4"]);
+    let line = last_line(&soaked);
+    assert_eq!(code(&soaked), 0, "{}{}", stdout(&soaked), stderr(&soaked));
+    assert!(line.starts_with("soak: seeds=4..") && line.ends_with("violations=0"), "{line}");
+    assert!(!line.contains("events=0 ") && !line.contains("virtual=0.0 days"), "{line}");
 }

@@ -19,8 +19,8 @@
 //! | `at` | nanoseconds, of the clock that all processes of the host share |
 //! | `event` | see below |
 //! | `client` | whose: pid, user and host, and program, since several can share a file; in a server's record with the number of the session |
-//! | `space`, `lock`, `kind` | which lock; `kind` is `keyed` or `ranges` |
-//! | `mode`, `start`, `end` | `exclusive` or `shared`; the units of a range |
+//! | `space`, `lock`, `kind` | which lock; `kind` is `keyed`, `ranges` or `semaphore` |
+//! | `mode`, `start`, `end` | `exclusive` or `shared`; the units of a range; of a semaphore, `start` of its `end - 1` permits |
 //! | `token` | of what is held |
 //! | `held` | of `released`: whether it was held until then |
 //!

@@ -9,10 +9,8 @@ use crate::{Case, Proof};
 #[cfg(target_os = "linux")]
 use crate::{retained::cases as retained, served::cases as served};
 #[cfg(target_os = "linux")]
-use lockwright::internal::{RetentionRules, TableRules};
+use lockwright::internal::RetentionRules;
 use lockwright_locks::Info;
-#[cfg(target_os = "linux")]
-use lockwright_server::MachineRules;
 use lockwright_sim::explore::{Options, Outcome, explore};
 use lockwright_sim::{Failure, Plan, Progress, Report, run_with};
 
@@ -43,7 +41,7 @@ enum Explore {
     Protocol(fn(usize, &mut Options) -> Outcome),
     /// A server and its clients, shipped or broken.
     #[cfg(target_os = "linux")]
-    Served(MachineRules, TableRules),
+    Served(served::Rules),
     /// Several servers on one etcd, shipped or broken.
     Cluster(lockwright_cluster::Rules),
     /// Locks that stay with their clients; broken, or with tokens given out twice.
@@ -91,15 +89,15 @@ impl Subject {
 
     /// A server and its clients.
     #[cfg(target_os = "linux")]
-    fn served(info: Info, mutant: Option<Mutant>, rules: MachineRules, client: TableRules) -> Self {
+    fn served(info: Info, mutant: Option<Mutant>, rules: served::Rules, only: Option<&str>) -> Self {
         Self {
             info,
             mutant,
-            cases: served::describe(),
+            cases: served::describe(only),
             simulate: None,
             can_tune: |_| false,
             refuses_crash: |_| Some("its cases say themselves who is killed"),
-            explore: Explore::Served(rules, client),
+            explore: Explore::Served(rules),
         }
     }
 
@@ -124,7 +122,7 @@ impl Subject {
     /// Locks that stay with their clients.
     #[cfg(target_os = "linux")]
     fn retained(info: Info, mutant: Option<Mutant>, rules: RetentionRules, reuses_tokens: bool) -> Self {
-        let served = Self::served(info, mutant, MachineRules::default(), TableRules::default());
+        let served = Self::served(info, mutant, served::Rules::default(), None);
         Self { cases: retained::describe(), explore: Explore::Retained(rules, reuses_tokens), ..served }
     }
 
@@ -215,7 +213,7 @@ impl Subject {
         match self.explore {
             Explore::Protocol(explore) => explore(case, options),
             #[cfg(target_os = "linux")]
-            Explore::Served(rules, client) => served::explore_case(case, rules, client, options),
+            Explore::Served(rules) => served::explore_case(self.cases[case].name, rules, options),
             Explore::Cluster(rules) => cluster::explore_case(self.cases[case].name, rules, options),
             #[cfg(target_os = "linux")]
             Explore::Retained(rules, reuses) => retained::explore_case(case, rules, reuses, options),
@@ -229,10 +227,10 @@ pub fn all() -> Vec<Subject> {
     catalog::visit(&mut collect);
     #[cfg(target_os = "linux")]
     {
-        let shipped = Subject::served(served::INFO, None, MachineRules::default(), TableRules::default());
+        let shipped = Subject::served(served::INFO, None, served::Rules::default(), None);
         let broken = served::BROKEN.iter();
-        let broken = broken
-            .map(|(info, mutant, rules, client)| Subject::served(*info, Some(*mutant), *rules, *client));
+        let broken =
+            broken.map(|(info, mutant, rules, only)| Subject::served(*info, Some(*mutant), *rules, *only));
         collect.0.extend(std::iter::once(shipped).chain(broken));
         let shipped = Subject::retained(retained::INFO, None, retained::SHIPPED, false);
         let broken = retained::BROKEN.iter();

@@ -29,18 +29,21 @@ const PROOFS: &str = "lockwright-proofs";
 const FABRIC: &str = "lockwright-fabric";
 const SERVER: &str = "lockwright-server";
 const CLIENT: &str = "lockwright";
+const CLUSTER: &str = "lockwright-cluster";
 
 /// States of a case of a protocol: all of most of them, in a second each.
 const STATES: u64 = 400_000;
 /// States of a case with a server in it, which are slower.
 const SERVED: u64 = 40_000;
+/// States of a case of a cluster, in between.
+const CLUSTERED: u64 = 150_000;
 
 const fn row(files: &'static str, judges: &'static [Judge]) -> Row {
     Row { files, judges }
 }
 
 /// All that is changed.
-pub(super) const ROWS: [Row; 12] = [
+pub(super) const ROWS: [Row; 17] = [
     row("crates/fabric/src/backend/tcp/**", &[Tests(FABRIC), Tests(SERVER)]),
     row(
         "crates/fabric/src/backend/shm/**",
@@ -53,6 +56,14 @@ pub(super) const ROWS: [Row; 12] = [
         "crates/lockwright/src/remote/**",
         &[Tests(CLIENT), Tests(SERVER), Explorer(&["served", "retained"], SERVED)],
     ),
+    row("crates/lockwright/src/client/**", &[Tests(CLIENT), Tests(SERVER)]),
+    row("crates/lockwright/src/client.rs", &[Tests(CLIENT), Tests(SERVER)]),
+    row("crates/lockwright/src/one_sided/**", &[Tests(CLIENT), Tests(SERVER)]),
+    row(
+        "crates/lockwright/src/wire/**",
+        &[Tests(CLIENT), Tests(SERVER), Explorer(&["served", "retained"], SERVED)],
+    ),
+    row("crates/cluster/src/**", &[Tests(CLUSTER), Explorer(&["cluster"], CLUSTERED), Tests(SERVER)]),
     row(
         "crates/locks/src/combiner/**",
         &[
@@ -68,14 +79,25 @@ pub(super) const ROWS: [Row; 12] = [
             Tests(LOCKS),
             Tests(CLIENT),
             Explorer(
-                &["holders", "holders-portable", "holders-narrow", "holders-ranges", "holders-joined"],
+                &[
+                    "holders",
+                    "holders-direct",
+                    "holders-portable",
+                    "holders-narrow",
+                    "holders-ranges",
+                    "holders-joined",
+                ],
                 STATES,
             ),
         ],
     ),
     row(
         "crates/locks/src/shiftlock/**",
-        &[Tests(LOCKS), Explorer(&["shiftlock", "shiftlock-portable", "holders"], STATES), Tests(PROOFS)],
+        &[
+            Tests(LOCKS),
+            Explorer(&["shiftlock", "shiftlock-portable", "holders", "holders-direct"], STATES),
+            Tests(PROOFS),
+        ],
     ),
     row(
         "crates/locks/src/citron/**",
@@ -250,12 +272,27 @@ impl<'a> Judges<'a> {
         let program = self.tree.build_folder().join("debug").join(EXPLORER.name);
         let mut explorer = limited(seconds, program.as_os_str());
         explorer.current_dir(self.tree.code()).args(["check", subject, "--max-states", &states.to_string()]);
-        let status = explorer.output().map_err(|error| error.to_string())?.status;
-        Ok(match status.code() {
-            Some(0) => None,
-            Some(124 | 137) => Some(Fate::Caught(format!("check {subject} does not end"))),
-            _ => Some(Fate::Caught(format!("check {subject}"))),
-        })
+        let output = explorer.output().map_err(|error| error.to_string())?;
+        Ok(explored(subject, output.status.code(), &String::from_utf8_lossy(&output.stderr)))
+    }
+}
+
+/// What the explorer says of a change by its exit code, and by what it prints as an error.
+fn explored(subject: &str, code: Option<i32>, stderr: &str) -> Option<Fate> {
+    /// Where what is explored asserts something. A panic elsewhere is one of the explorer.
+    const SHIPPED: [&str; 5] = ["locks", "fabric", "server", "lockwright", "cluster"];
+    let panics = |name: &str| stderr.contains(&format!("panicked at crates/{name}/"));
+    match code {
+        Some(0) => None,
+        Some(1) => Some(Fate::Caught(format!("check {subject}"))),
+        Some(124 | 137) => Some(Fate::Caught(format!("check {subject} does not end"))),
+        Some(101) if SHIPPED.into_iter().any(panics) => {
+            Some(Fate::Caught(format!("check {subject}: an assertion fails")))
+        }
+        _ => {
+            let last = stderr.lines().last().unwrap_or_default();
+            Some(Fate::Unjudged(format!("check {subject} came to no end: {last}")))
+        }
     }
 }
 
@@ -287,10 +324,22 @@ mod tests {
     }
 
     #[test]
+    fn an_explorer_that_fails_itself_has_caught_nothing() {
+        let explored = |code, stderr| explored("served", Some(code), stderr);
+        assert_eq!(explored(0, ""), None);
+        assert!(matches!(explored(1, ""), Some(Fate::Caught(_))));
+        let asserted = "thread 'a' panicked at crates/locks/src/holders/table.rs:9:5:\nno holder";
+        assert!(matches!(explored(101, asserted), Some(Fate::Caught(_))));
+        for (code, said) in [(2, "error: no such protocol"), (101, "panicked at crates/sim/src/a.rs:1:1:")] {
+            assert!(matches!(explored(code, said), Some(Fate::Unjudged(_))), "{code}");
+        }
+    }
+
+    #[test]
     fn every_row_has_judges_and_files_that_are_there() {
         let root = crate::root().expect("tests run in the workspace");
         for Row { files, judges, .. } in &ROWS {
-            assert!(root.join(files.trim_end_matches("/**")).is_dir(), "{files}");
+            assert!(root.join(files.trim_end_matches("/**")).exists(), "{files}");
             assert!(!judges.is_empty(), "{files}");
         }
     }

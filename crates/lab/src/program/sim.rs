@@ -12,6 +12,25 @@ use lockwright_term::{Outcome, say, spinner};
 use std::io::Write;
 use std::time::Duration;
 
+/// What a soak chooses by itself.
+const NOT_SOAKED: [&str; 15] = [
+    "protocol",
+    "locks",
+    "nodes",
+    "zipf",
+    "writes",
+    "ops",
+    "duration",
+    "abandon",
+    "warmup",
+    "hold",
+    "think",
+    "local_clients",
+    "weak_scope",
+    "max_virtual",
+    "fault",
+];
+
 /// Simulate many clients of one protocol, with faults if wanted, under the checkers' eyes
 ///
 /// Time is virtual, and the same seed gives the same run. Exits with 1 if a checker objects.
@@ -21,13 +40,13 @@ pub(crate) struct Args {
     /// The protocol (`lockwright-lab check --list` names them), or a mutant that shows in a plain run
     #[arg(required_unless_present = "soak")]
     protocol: Option<String>,
-    /// Instead: a server and its clients, the shipped state machines, with faults at random, for so long (60s, 1h); seeds go
-    /// up from --seed, and a failure is shrunk to a short replay
-    #[arg(long, value_name = "TIME", conflicts_with = "protocol", value_parser = duration_ns)]
+    /// Instead: servers and their clients, the shipped state machines, with faults at random, for so long (60s, 1h); seeds go up
+    /// from --seed, a server has as many --clients as are asked for, at most 8, and a failure is shrunk to a short replay
+    #[arg(long, value_name = "TIME", conflicts_with_all = NOT_SOAKED, value_parser = duration_ns)]
     soak: Option<u64>,
-    /// Clients
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    clients: u32,
+    /// Clients, 16 of them if not said otherwise
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    clients: Option<u32>,
     /// Locks
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     locks: u64,
@@ -103,10 +122,19 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// Clients of a simulation, if not said otherwise.
+const CLIENTS: u32 = 16;
+
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     if let Some(ns) = args.soak {
-        let clients = args.clients.min(8) as usize;
-        return soak::run(Duration::from_nanos(ns), args.seed, clients, args.json, out);
+        let clients = args.clients.unwrap_or(soak::CLIENTS);
+        if clients > soak::MOST_CLIENTS {
+            bail!(
+                "--soak has at most {} clients: more only make each other's steps rarer",
+                soak::MOST_CLIENTS
+            );
+        }
+        return soak::run(Duration::from_nanos(ns), args.seed, clients as usize, args.json, out);
     }
     let protocol = args.protocol.as_deref().unwrap_or_default();
     let Some(subject) = subject::find(protocol) else {
@@ -145,7 +173,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
 
 fn plan(args: &Args) -> Result<Plan> {
     let mut plan = Plan {
-        clients: args.clients as usize,
+        clients: args.clients.unwrap_or(CLIENTS) as usize,
         local_clients: args.local_clients as usize,
         locks: args.locks,
         nodes: args.nodes,

@@ -231,7 +231,7 @@ impl<E: Endpoint, R: Rules> CitronClient<E, R> {
         }
         loop {
             let old = self.ep.go(queue.words.forget_here(queue.word, seen)).await?;
-            if (old ^ seen) & watch.moves != 0 {
+            if R::TAKING_AWAY_STOPS && (old ^ seen) & watch.moves != 0 {
                 return Ok(());
             }
             if queue.words.same_queue(old, seen) {

@@ -24,6 +24,8 @@ pub trait Rules: std::fmt::Debug + 'static {
     const LEVELS_TOKENS: bool = true;
     /// Before anything is taken away from the dead, a new era begins.
     const RECOVERY_BEGINS_AN_ERA: bool = true;
+    /// A client that takes tickets away stops if the queue has moved meanwhile.
+    const TAKING_AWAY_STOPS: bool = true;
     /// A client that finds another era in the end than in the beginning starts again.
     const ERA_IS_CHECKED: bool = true;
     /// Growing counts clients that hold or want the root.

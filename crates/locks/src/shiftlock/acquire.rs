@@ -296,7 +296,6 @@ impl<E: Endpoint, L: Layout, R: Rules, O, W: HolderLookup> Core<E, L, R, O, W> {
                         pass.epoch = entry.epoch() ^ pass.after_readers; // line 20 as printed
                     }
                     if pass.after_readers {
-                        let timer = self.stall_timer(timer.stamp, began).await;
                         return self.readers_left(want, me, pass, timer).await; // lines 17–20
                     }
                     return self.confirm_grant(lock, me, pass, &timer).await;

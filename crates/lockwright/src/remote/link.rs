@@ -90,6 +90,9 @@ pub(crate) struct LinkState {
     /// If there is no session: when the last message was sent that the server is known to have received.
     acknowledged: Instant,
     lease: Duration,
+    /// Until when what is claimed may be believed in: the lease of the session in which it was granted. That a server which was
+    /// restarted answers does not say that it has heard the claims, and it does not wait for longer than that.
+    claims_until: Option<Instant>,
     stop: Duration,
     closed: bool,
     /// Of a shard of a cluster: what is known of its owner; and whether a lookup of it is under way.
@@ -199,6 +202,11 @@ impl LinkState {
         if silent > lease {
             wake(self.table.expire(Instant::now(), silent, lease));
             self.flush();
+        }
+        if self.claims_until.is_some_and(|until| Instant::now() > until) {
+            self.claims_until = None;
+            wake(self.table.expire_claims());
+            self.say_stopped();
         }
     }
 
@@ -397,6 +405,9 @@ impl Remote {
             return;
         }
         line.expire();
+        let left = line.lease.saturating_sub(line.unacknowledged());
+        // What was claimed before and not answered is no younger for being claimed again.
+        let before = line.claims_until.filter(|_| line.table.has_claims());
         if let Err(why) = line.renew_lease(&ep, &self.options) {
             ep.close();
             return self.fail(&mut line, &why);
@@ -405,6 +416,8 @@ impl Remote {
         for message in line.table.begin_session(origin, &self.options.space, self.options.one_sided) {
             ep.tell(SERVER, &message);
         }
+        let until = Instant::now() + left;
+        line.claims_until = line.table.has_claims().then(|| before.map_or(until, |before| before.min(until)));
         let fate = ep.close_reason();
         line.ep = Some(ep);
         if let Some(belief) = &mut line.belief {
@@ -544,6 +557,7 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
                 acknowledged: Instant::now(),
                 // Until a server has said otherwise.
                 lease: options.shard.as_ref().map_or(Duration::ZERO, |_| 2 * patience),
+                claims_until: None,
                 stop: Duration::ZERO,
                 closed: false,
                 belief: options.shard.as_ref().map(|_| ShardBelief::new()),

@@ -9,6 +9,8 @@
 //! | held, upgrade wanted | lost | claimed, then asked for again | lost |
 //! | held, becoming shared | lost | claimed as shared | lost |
 //!
+//! What was claimed is also lost if it is not answered within the lease under which it was granted.
+//!
 //! Changes of what is held are in `changes`, locks that stay here between uses in `retained`.
 //!
 //! What this file must not do: know about threads, connections or time; it says what is to be sent, and others send it.
@@ -102,6 +104,8 @@ pub(crate) struct PendingRequest {
 pub struct TableRules {
     /// What is held is not claimed from a server that was restarted.
     pub claims_nothing: bool,
+    /// A grant that its waiter has not taken yet outlives the session.
+    pub keeps_untaken_grants: bool,
 }
 
 /// Everything a client knows.
@@ -339,6 +343,7 @@ impl Table {
         let mut woken = Vec::new();
         for request in self.slots.iter_mut().flatten() {
             match request.stage {
+                Stage::Granted { .. } if self.rules.keeps_untaken_grants => {}
                 Stage::Granted { .. } | Stage::Retained { .. } | Stage::Local(_) => {
                     request.stage = Stage::Wanted { wait: true };
                 }
@@ -448,6 +453,23 @@ impl Table {
             woken.extend(request.waker.take());
         }
         woken
+    }
+
+    /// Whether something was claimed that the server has not answered.
+    pub fn has_claims(&self) -> bool {
+        self.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Claimed { .. }))
+    }
+
+    /// A server that was restarted has heard no claim for so long that it may have granted the locks to others: what is claimed is
+    /// lost. Returns whom to wake.
+    pub fn expire_claims(&mut self) -> Vec<Waker> {
+        let claimed = |request: &&mut PendingRequest| matches!(request.stage, Stage::Claimed { .. });
+        let claimed = self.slots.iter_mut().flatten().filter(claimed);
+        let woken = claimed.filter_map(|request| {
+            request.stage = Stage::Lost(LostReason::Disconnected);
+            request.waker.take()
+        });
+        woken.collect()
     }
 
     /// What to say behind all claims. Of locks in a one-sided space none is claimed: they are lost, and the server waits until

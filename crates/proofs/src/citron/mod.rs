@@ -1,6 +1,7 @@
 //! Cases and mutants of Citron: handshake mode, wait mode, and readers and writers.
 
 mod cases;
+mod left_behind;
 mod mutants;
 mod rw_cases;
 mod wait_cases;
@@ -13,6 +14,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Citron>();
     visitor.protocol::<CitronRw>();
     mutants::visit_mutants(visitor);
+    left_behind::visit(visitor);
 }
 
 impl Proof for Citron {

@@ -22,6 +22,7 @@ mod client;
 mod etcd;
 mod model;
 mod server;
+mod soak;
 mod step;
 
 pub use model::{Cluster, Faults};

@@ -32,6 +32,11 @@ impl<E: Endpoint> Evictable<E> {
         Self { ep, first, stride: next - first, slots: layout.clients() }
     }
 
+    /// The fabric below, where nobody is refused: loads by instructions go there.
+    pub(crate) fn inner(&self) -> &E {
+        &self.ep
+    }
+
     /// The liveness word of `peer`.
     fn liveness(&self, peer: PeerId) -> Word64 {
         let slot = peer.index().0 as u64 % self.slots;

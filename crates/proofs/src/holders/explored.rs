@@ -140,12 +140,12 @@ impl Default for HolderParams {
     }
 }
 
-fn part<L: Layout>(space: &Space, params: &HolderParams) -> Part {
+pub(super) fn part<L: Layout>(space: &Space, params: &HolderParams) -> Part {
     Part::new(entries::<L>(space) + 8 * params.clients, params.clients, 1, 0, KEYED)
 }
 
 /// Entries first, then liveness words, then records.
-fn entries<L: Layout>(space: &Space) -> u64 {
+pub(super) fn entries<L: Layout>(space: &Space) -> u64 {
     space.table_bytes(L::Word::WIDTH.bytes())
 }
 

@@ -77,7 +77,7 @@ impl Part {
         owner.map_or(if used { all(records) } else { 0 }, |slot| slot + 1)
     }
 
-    async fn load(&self, ep: &impl Endpoint, word: Word64) -> Result<u64, FabricError> {
+    pub(crate) async fn load(&self, ep: &impl Endpoint, word: Word64) -> Result<u64, FabricError> {
         match self.place(word) {
             Some(place) => ep.go(place.read()).await,
             None => Ok(self.constant(word)),
@@ -85,7 +85,7 @@ impl Part {
     }
 
     /// Word by word, in order.
-    async fn store<const N: usize>(
+    pub(crate) async fn store<const N: usize>(
         &self,
         ep: &impl Endpoint,
         words: [(Word64, u64); N],

@@ -7,6 +7,7 @@
 //! | `memory` | the holder table in the explorer's memory |
 //! | `explored`, `cases` | keyed locks |
 //! | `change_cases` | keyed locks that are upgraded and downgraded |
+//! | `direct` | keyed locks that are taken and given back without a future |
 //! | `explored_ranges` | ranges |
 //! | `joined` | clients that come and go |
 //! | `observed` | records that are read while they are written |
@@ -14,6 +15,7 @@
 
 mod cases;
 mod change_cases;
+mod direct;
 mod evictable;
 mod explored;
 mod explored_ranges;
@@ -38,6 +40,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.protocol::<Holders<Fenced, VersionedPortable>>();
     visitor.model::<Holders<Ending, Narrow>>();
     visitor.protocol::<HolderRanges>();
+    direct::visit(visitor);
     joined::visit(visitor);
     mutants::visit(visitor);
 }

@@ -305,6 +305,11 @@ impl Model for Retained {
         })
     }
 
+    fn answered(&self, state: &State) -> Vec<u64> {
+        let users = state.clients.iter().filter(|client| client.alive).flat_map(|client| &client.users);
+        users.map(|user| user.done as u64).collect()
+    }
+
     fn is_progress(&self, step: &Step) -> bool {
         !matches!(
             step,
@@ -314,6 +319,19 @@ impl Model for Retained {
 }
 
 impl Retained {
+    /// What is shipped, with so many clients of two users each, who go on for long.
+    pub fn soak(clients: usize) -> Self {
+        use Mode::{Exclusive, Shared};
+        use Op::{Lock, Try, Unlock};
+        const ROUNDS: usize = 2_000;
+        let writes = [Lock(Exclusive), Unlock, Lock(Shared), Unlock].repeat(ROUNDS);
+        let reads = [Lock(Shared), Unlock, Try(Exclusive), Unlock].repeat(ROUNDS);
+        // The dead are not replaced.
+        let faults =
+            Faults { expiries: u8::MAX, restarts: u8::MAX, deaths: 1, cancels: u8::MAX, hand_backs: u8::MAX };
+        Self { programs: vec![vec![writes, reads]; clients], faults, ..Self::default() }
+    }
+
     fn start(&self, disk: &Journal) -> Machine {
         let mut machine = Machine::start(disk, NOW, MachineRules::default());
         machine.let_everything_stay(!self.reuses_tokens);

@@ -4,6 +4,7 @@ use super::{Faults, Op, Served};
 use crate::catalog::Mutant;
 use crate::subject::CaseInfo;
 use lockwright::internal::TableRules;
+use lockwright_fabric::backend::tcp::SessionRules;
 use lockwright_fabric::observe::Mode::{Exclusive, Shared};
 use lockwright_locks::{Info, Offers};
 use lockwright_server::MachineRules;
@@ -158,8 +159,16 @@ pub(crate) const INFO: Info = Info {
     },
 };
 
-/// Everything about one that is broken.
-pub(crate) type Broken = (Info, Mutant, MachineRules, TableRules);
+/// Where server, clients and sessions are broken: by default, nowhere.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules {
+    server: MachineRules,
+    client: TableRules,
+    session: SessionRules,
+}
+
+/// Everything about one that is broken. The last is the case that must catch it, if not any.
+pub(crate) type Broken = (Info, Mutant, Rules, Option<&'static str>);
 
 const SHIPPED: MachineRules = MachineRules {
     claims_unwritten: false,
@@ -168,79 +177,117 @@ const SHIPPED: MachineRules = MachineRules {
     values_never_open: false,
     values_unwritten: false,
 };
-const CLIENT: TableRules = TableRules { claims_nothing: false };
+const CLIENT: TableRules = TableRules { claims_nothing: false, keeps_untaken_grants: false };
+const SESSION: SessionRules =
+    SessionRules { resumes_at_the_end: false, acks_are_of_all: false, old_ends_count: false };
 
-const fn broken(
+const fn broken(name: &'static str, caught_by: Checker, why: &'static str, rules: Rules) -> Broken {
+    (Info { name, ..INFO }, Mutant { of: INFO.name, caught_by, why }, rules, None)
+}
+
+/// The same, to be caught in one case.
+const fn broken_in(
+    case: &'static str,
     name: &'static str,
     caught_by: Checker,
     why: &'static str,
-    rules: MachineRules,
-    client: TableRules,
+    rules: Rules,
 ) -> Broken {
-    (Info { name, ..INFO }, Mutant { of: INFO.name, caught_by, why }, rules, client)
+    (Info { name, ..INFO }, Mutant { of: INFO.name, caught_by, why }, rules, Some(case))
+}
+
+const fn server(server: MachineRules) -> Rules {
+    Rules { server, client: CLIENT, session: SESSION }
+}
+
+const fn client(client: TableRules) -> Rules {
+    Rules { server: SHIPPED, client, session: SESSION }
+}
+
+const fn session(session: SessionRules) -> Rules {
+    Rules { server: SHIPPED, client: CLIENT, session }
 }
 
 /// All that are broken.
-pub(crate) const BROKEN: [Broken; 6] = [
+pub(crate) const BROKEN: [Broken; 10] = [
     broken(
         "served-claims-unwritten",
         Checker::Exclusion,
         "a claim is not written down, and after a second restart nobody is waited for",
-        MachineRules { claims_unwritten: true, ..SHIPPED },
-        CLIENT,
+        server(MachineRules { claims_unwritten: true, ..SHIPPED }),
     ),
     broken(
         "served-tokens-unwritten",
         Checker::Exclusion,
         "grants and their tokens are not written down, and nobody is waited for after a restart",
-        MachineRules { tokens_unwritten: true, ..SHIPPED },
-        CLIENT,
+        server(MachineRules { tokens_unwritten: true, ..SHIPPED }),
     ),
     broken(
         "served-grants-early",
         Checker::Exclusion,
         "a server that was restarted grants before claims are over",
-        MachineRules { grants_early: true, ..SHIPPED },
-        CLIENT,
+        server(MachineRules { grants_early: true, ..SHIPPED }),
     ),
     broken(
         "served-claims-nothing",
         Checker::Exclusion,
         "a client does not claim what it holds from a server that was restarted",
-        SHIPPED,
-        TableRules { claims_nothing: true },
+        client(TableRules { claims_nothing: true, ..CLIENT }),
+    ),
+    broken(
+        "served-keeps-untaken-grants",
+        Checker::Exclusion,
+        "a client takes a grant that came before its session was over",
+        client(TableRules { keeps_untaken_grants: true, ..CLIENT }),
+    ),
+    broken_in(
+        "breaks",
+        "served-resumes-at-the-end",
+        Checker::Quiet,
+        "a new connection continues behind all that was sent, also what its client has not received",
+        session(SessionRules { resumes_at_the_end: true, ..SESSION }),
+    ),
+    broken_in(
+        ACKS,
+        "served-acks-are-of-all",
+        Checker::Deadlock,
+        "an acknowledgement is taken for all that was sent",
+        session(SessionRules { acks_are_of_all: true, ..SESSION }),
+    ),
+    broken_in(
+        "breaks",
+        "served-old-ends-count",
+        Checker::Exclusion,
+        "the end of a connection that was replaced ends the session",
+        session(SessionRules { old_ends_count: true, ..SESSION }),
     ),
     broken(
         "served-values-never-open",
         Checker::Values,
         "nobody notes that a holder has read or set the value, and its death is not told of",
-        MachineRules { values_never_open: true, ..SHIPPED },
-        CLIENT,
+        server(MachineRules { values_never_open: true, ..SHIPPED }),
     ),
     broken(
         "served-values-unwritten",
         Checker::Values,
         "a value is not written down before its holder is told that it is set",
-        MachineRules { values_unwritten: true, ..SHIPPED },
-        CLIENT,
+        server(MachineRules { values_unwritten: true, ..SHIPPED }),
     ),
 ];
 
-/// What the cases are about.
-pub(crate) fn describe() -> Vec<CaseInfo> {
-    CASES.iter().map(|(name, what, ..)| CaseInfo { name, what: (*what).to_owned() }).collect()
+/// What the cases are about, or `only` one of them.
+pub(crate) fn describe(only: Option<&str>) -> Vec<CaseInfo> {
+    let cases = CASES.iter().filter(|(name, ..)| only.is_none_or(|only| only == *name));
+    cases.map(|(name, what, ..)| CaseInfo { name, what: (*what).to_owned() }).collect()
 }
 
-/// Explores the `case`-th.
-pub(crate) fn explore_case(
-    case: usize,
-    rules: MachineRules,
-    client_rules: TableRules,
-    options: &mut Options,
-) -> Outcome {
-    let (name, _, programs, faults) = CASES[case];
+/// Explores the case called `name`.
+pub(crate) fn explore_case(name: &str, rules: Rules, options: &mut Options) -> Outcome {
+    let found = CASES.into_iter().find(|case| case.0 == name);
+    let (name, _, programs, faults) = found.expect("it was described");
+    let Rules { server: rules, client: client_rules, session: session_rules } = rules;
     let programs = programs.iter().map(|program| program.to_vec()).collect();
     let acks_every = (name == ACKS).then_some(1);
-    let served = Served { programs, faults, rules, client_rules, acks_every, endless: false };
+    let served = Served { programs, faults, rules, client_rules, session_rules, acks_every, endless: false };
     model::explore_case(name, &served, options)
 }

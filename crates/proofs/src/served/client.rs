@@ -9,6 +9,7 @@ use lockwright::LockName;
 use lockwright::internal::{Origin, Refused, Stage, Table, TableRules, Upgrade};
 use lockwright::wire::{Kind, Request, RequestId, Response, Units, ValueReport};
 use lockwright_fabric::Message;
+use lockwright_fabric::backend::tcp::Received;
 use lockwright_fabric::observe::Mode;
 use lockwright_sim::check::{Checker, Violation};
 use std::ops::Range;
@@ -17,21 +18,8 @@ use std::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ClientSession {
     pub(super) id: u64,
-    /// Messages of the server that it has received.
-    pub(super) seen: u64,
-    /// Those of them that it has acknowledged.
-    pub(super) acked: u64,
-}
-
-impl ClientSession {
-    /// Message `seq` has arrived: what to acknowledge, if it is the `every`-th since the last time.
-    pub(super) fn receive(&mut self, seq: u64, every: u64) -> Option<u64> {
-        self.seen = seq;
-        (self.seen - self.acked >= every).then(|| {
-            self.acked = self.seen;
-            self.seen
-        })
-    }
+    /// Of the server's messages.
+    pub(super) received: Received,
 }
 
 /// Whether a client runs.
@@ -52,6 +40,8 @@ pub(super) struct Client {
     pub(super) session: Option<ClientSession>,
     /// Its lease was over since it was last in contact with the server.
     pub(super) expired: bool,
+    /// The same of the lease of an earlier run, whose end what is claimed does not outlast.
+    pub(super) claims_late: bool,
     /// It was asleep, and has not heard of the server since: what it believes may be long over, and nothing but its token keeps
     /// it from doing harm.
     pub(super) unaware: bool,
@@ -81,6 +71,7 @@ impl Client {
             life: Life::Runs,
             session: None,
             expired: false,
+            claims_late: false,
             unaware: false,
             done: 0,
             request: None,
@@ -301,6 +292,18 @@ impl Client {
         self.lose();
     }
 
+    /// What it has claimed was not answered within the lease of the run that granted it.
+    pub(super) fn expire_claims(&mut self) {
+        self.claims_late = true;
+        let _ = self.table.expire_claims();
+        self.lose();
+    }
+
+    /// Whether it believes that it holds what it has claimed, and was not answered.
+    pub(super) fn claims(&self) -> bool {
+        self.request.is_some_and(|(id, _)| self.table.is_claimed(id))
+    }
+
     /// All waiters have waited for less than a lease.
     fn expire_table(&mut self) {
         self.table.expire_at_once(false);
@@ -321,10 +324,13 @@ impl Client {
         if self.expired {
             self.expire_table();
         }
-        self.expired = false;
-        self.session = Some(ClientSession { id, seen: 0, acked: 0 });
+        (self.expired, self.claims_late) = (false, false);
+        self.session = Some(ClientSession { id, received: Received::default() });
         let messages = self.table.begin_session(origin, b"", false);
         self.said.extend(messages);
+        for waited in self.table.waited_at_once() {
+            self.say(&waited);
+        }
         if let Some(claimed) = self.table.claimed() {
             self.say(&claimed);
         }

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | what clients want and believe | `lockwright::internal::Table` |
 //! | messages kept until they are acknowledged, connections by number | `lockwright_fabric::backend::tcp::SessionState` |
+//! | which of them a client has received and acknowledged | `lockwright_fabric::backend::tcp::Received` |
 //! | requests, grants, claims, what is on disk | `lockwright_server::Machine` |
 //!
 //! The world breaks connections on one side and lets the other side know late or never, loses what was on its way, kills the
@@ -16,12 +17,13 @@
 //! Checked: no two clients that run believe what cannot be true together; the token of a grant is higher than that of every
 //! earlier grant in its way, across restarts; a sound client is never refused; every client that wants a lock gets it, or is
 //! told; the value that a holder reads is what the last one left, and not clean if that one ended without unlocking; and in the
-//! end the server keeps nothing.
+//! end the server keeps nothing, and never more than what clients do calls for.
 
 pub(crate) mod cases;
 mod client;
 mod connection;
 mod model;
+mod soak;
 mod state;
 mod step;
 #[cfg(test)]

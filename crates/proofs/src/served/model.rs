@@ -7,7 +7,7 @@ use super::step::Step;
 use super::values::Value;
 use lockwright::internal::TableRules;
 use lockwright::wire::Kind;
-use lockwright_fabric::backend::tcp::SessionEnd;
+use lockwright_fabric::backend::tcp::{Arrival, SessionEnd, SessionRules};
 use lockwright_fabric::observe::Mode;
 use lockwright_server::{Journal, Machine, MachineRules};
 use lockwright_sim::check::{Checker, Violation};
@@ -68,14 +68,18 @@ pub struct Served {
     pub rules: MachineRules,
     /// Where a broken client does.
     pub client_rules: TableRules,
+    /// Where the server's end of a broken session does.
+    pub session_rules: SessionRules,
     /// After so many messages of the server a client acknowledges them; without, only when it resumes its session.
     pub acks_every: Option<u64>,
     /// Whether it goes on for ever: programs begin anew, the dead are replaced, and there is no end of faults.
     pub endless: bool,
 }
 
-/// Messages of the server per acknowledgement in a run that goes on for ever: few, so that little is kept.
-const ACKS_EVERY: u64 = 4;
+/// What may be kept: messages of a session, sessions per client, bytes of the disk per client.
+const MOST_UNACKED: usize = 32;
+const MOST_SESSIONS: usize = 16;
+const MOST_BYTES: usize = 1 << 16;
 
 /// Whether the server may write to its disk in a step.
 const fn is_of_server(step: &Step) -> bool {
@@ -150,6 +154,9 @@ impl Model for Served {
             if !is_heard && client.session.is_some() && !client.expired && state.left.expiries > 0 {
                 steps.push(Step::LeaseOver(c));
             }
+            if client.claims() && !client.claims_late && state.left.expiries > 0 {
+                steps.push(Step::ClaimsLate(c));
+            }
             if client.expired && client.waits() {
                 steps.push(Step::WaitOver(c));
             }
@@ -190,7 +197,13 @@ impl Model for Served {
                 for (id, host) in server.sessions.iter() {
                     let client = &state.clients[host.client];
                     let is_past = client.session.is_none_or(|session| session.id != *id);
-                    if !host.connected && (client.life != Life::Runs || client.expired || is_past) {
+                    let lease_over = client.life != Life::Runs || client.expired || is_past;
+                    let given_up = |number: u64| {
+                        // The lease of a connection that was replaced is over some time, whatever became of its client.
+                        let lease_over = lease_over || number < host.connection;
+                        host.state.is_given_up(number, client.life == Life::Dead, lease_over)
+                    };
+                    if (1..=host.connection).any(given_up) {
                         steps.push(Step::GraceOver(*id));
                     }
                 }
@@ -228,6 +241,10 @@ impl Model for Served {
         !self.endless && state.clients.iter().zip(&self.programs).all(is_done)
     }
 
+    fn answered(&self, state: &State) -> Vec<u64> {
+        state.clients.iter().map(|client| client.done as u64).collect()
+    }
+
     fn takes_ns(&self, step: &Step) -> u64 {
         const US: u64 = 1_000;
         const S: u64 = 1_000_000_000;
@@ -237,6 +254,7 @@ impl Model for Served {
             Step::ToServer(..) | Step::ToClient(..) => 20 * US,
             Step::Begins(_) | Step::Resumes(_) => 500 * US,
             Step::LeaseOver(_)
+            | Step::ClaimsLate(_)
             | Step::WaitOver(_)
             | Step::GraceOver(_)
             | Step::ClaimsOver
@@ -261,6 +279,7 @@ impl Model for Served {
                 | Step::BreaksAtClient(_)
                 | Step::BreaksAtServer(..)
                 | Step::LeaseOver(_)
+                | Step::ClaimsLate(_)
                 | Step::WaitOver(_)
                 | Step::Killed
                 | Step::KilledIn(..)
@@ -272,26 +291,6 @@ impl Model for Served {
 }
 
 impl Served {
-    /// What is shipped, with so many clients, for ever.
-    pub fn soak(clients: usize) -> Self {
-        let program = |at: usize| {
-            let mode = if at.is_multiple_of(2) { Mode::Exclusive } else { Mode::Shared };
-            vec![Op::Lock(mode), Op::Unlock, Op::Lock(Mode::Exclusive), Op::Unlock, Op::Try(mode), Op::Unlock]
-        };
-        let faults = Faults {
-            breaks: 1,
-            kills: 1,
-            restarts: 1,
-            deaths: 1,
-            stops: 1,
-            suspends: 1,
-            expiries: 1,
-            cancels: 1,
-        };
-        let programs = (0..clients).map(program).collect();
-        Self { programs, faults, acks_every: Some(ACKS_EVERY), endless: true, ..Self::default() }
-    }
-
     fn client(&self) -> Client {
         let has_ranges = self.programs.iter().flatten().any(|op| matches!(op, Op::Range(..)));
         Client::new(self.client_rules, if has_ranges { Kind::Ranges } else { Kind::Keyed })
@@ -352,7 +351,7 @@ impl Served {
                 self.spend(&mut state.left.cancels);
                 state.clients[*c].give_up();
             }
-            Step::Begins(c) => state.begin(*c),
+            Step::Begins(c) => state.begin(*c, self.session_rules),
             Step::Resumes(c) => state.resume(*c),
             Step::ToServer(c, nth) => {
                 let connection = state.connection(*c, *nth);
@@ -377,14 +376,18 @@ impl Served {
                 let is_fresh = connection.stale == 0;
                 connection.stale = connection.stale.saturating_sub(1);
                 let session = state.clients[*c].session.as_mut().expect("a connection has a session");
-                if seq > session.seen + 1 {
-                    let what = format!("C{c} got message {seq} of the server after {}", session.seen);
-                    return Err(Violation::new(Checker::Quiet, what));
-                }
-                if seq == session.seen + 1 {
-                    let ack = session.receive(seq, self.acks_every.unwrap_or(u64::MAX));
-                    state.connection(*c, *nth).to_server.extend(ack.map(Frame::Ack));
-                    state.clients[*c].hear(&message, is_fresh)?;
+                match session.received.arrive(seq) {
+                    Arrival::Again => {}
+                    Arrival::Gap => {
+                        let seen = session.received.seen();
+                        let what = format!("C{c} got message {seq} of the server after {seen}");
+                        return Err(Violation::new(Checker::Quiet, what));
+                    }
+                    Arrival::New => {
+                        let ack = session.received.due(self.acks_every.unwrap_or(u64::MAX));
+                        state.connection(*c, *nth).to_server.extend(ack.map(Frame::Ack));
+                        state.clients[*c].hear(&message, is_fresh)?;
+                    }
                 }
             }
             Step::BreaksAtClient(c) => {
@@ -400,6 +403,10 @@ impl Served {
             Step::LeaseOver(c) => {
                 self.spend(&mut state.left.expiries);
                 state.clients[*c].expire();
+            }
+            Step::ClaimsLate(c) => {
+                self.spend(&mut state.left.expiries);
+                state.clients[*c].expire_claims();
             }
             Step::WaitOver(c) => state.clients[*c].expire_waiter(),
             Step::GraceOver(id) => {
@@ -519,7 +526,28 @@ impl Served {
                 return Err(Violation::new(Checker::Tokens, what));
             }
         }
+        self.is_bounded(state)?;
         self.is_quiet(state)
+    }
+
+    /// However long it goes on, what is kept for a client stays within what it has asked for.
+    fn is_bounded(&self, state: &State) -> Result<(), Violation> {
+        let Some(server) = &state.server else { return Ok(()) };
+        let unacked = server.sessions.values().map(|host| host.state.unacked().count()).max();
+        let unsaid = state.clients.iter().map(|client| client.table.unacked().count()).max();
+        let clients = self.programs.len();
+        for (kept, limit, what) in [
+            (unacked.unwrap_or(0), MOST_UNACKED, "messages for a client"),
+            (unsaid.unwrap_or(0), MOST_UNACKED, "messages for the server"),
+            (server.sessions.len(), MOST_SESSIONS * clients, "sessions"),
+            (server.machine.requests(), 2 * server.sessions.len(), "requests"),
+            (server.machine.journal().bytes(), MOST_BYTES * clients, "bytes on the disk"),
+        ] {
+            if kept > limit {
+                return Err(Violation::new(Checker::Quiet, format!("{kept} {what} are kept, of {limit}")));
+            }
+        }
+        Ok(())
     }
 
     /// When all clients are done and everything was said, the server keeps nothing.

@@ -5,7 +5,7 @@ use super::connection::{Connection, Frame};
 use super::model::Faults;
 use super::values::Value;
 use lockwright::internal::Origin;
-use lockwright_fabric::backend::tcp::{Backlog, SessionState};
+use lockwright_fabric::backend::tcp::{Backlog, SessionRules, SessionState};
 use lockwright_server::{Journal, Machine};
 use lockwright_sim::model::Part;
 use std::collections::BTreeMap;
@@ -134,10 +134,12 @@ impl State {
 
     /// The client has looked at what its session has become.
     pub(super) fn resume(&mut self, client: usize) {
-        let session = self.clients[client].session.expect("only a session is resumed");
+        let session = self.clients[client].session.as_mut().expect("only a session is resumed");
+        let seen = session.received.acknowledge();
+        let session = *session;
         let server = self.server.as_mut().expect(NO_SERVER);
         let resumed = server.sessions.get_mut(&session.id).and_then(|host| {
-            let number = host.state.resume(session.seen)?;
+            let number = host.state.resume(seen)?;
             let replaced = std::mem::replace(&mut host.connection, number);
             host.connected = true;
             let again: Vec<_> =
@@ -161,11 +163,12 @@ impl State {
         self.clients[client].expired = false;
     }
 
-    pub(super) fn begin(&mut self, client: usize) {
+    pub(super) fn begin(&mut self, client: usize, rules: SessionRules) {
         self.sessions += 1;
         let (id, server) = (self.sessions, self.server.as_mut().expect(NO_SERVER));
         let number = server.machine.admit().expect("there is room");
         let mut state = SessionState::new(Backlog::default());
+        state.rules = rules;
         let connection = state.resume(0).expect("it is new");
         server.sessions.insert(id, Host { client, number, state, connection, connected: true });
         let origin = Origin { epoch: server.machine.epoch(), key: u128::from(id) };
@@ -188,10 +191,14 @@ impl State {
         let server = self.server.as_ref().expect(NO_SERVER);
         self.clients.iter().enumerate().all(|(at, client)| {
             let unread = |it: &Part<Connection>| it.client == at && !it.to_server.is_empty();
+            let is_here = |it: &Part<Connection>| it.client == at && it.open_at_client && it.open_at_server;
             let heard = match client.session {
-                Some(session) => {
-                    server.sessions.contains_key(&session.id) && !self.connections.iter().any(unread)
+                Some(session) if server.sessions.contains_key(&session.id) => {
+                    // What was said over a connection that broke will be said again.
+                    let is_said = !client.claims() || self.connections.iter().any(is_here);
+                    client.claims_late || is_said && !self.connections.iter().any(unread)
                 }
+                Some(_) => false,
                 None => client.holds.is_none(),
             };
             client.life != Life::Runs || client.expired || heard

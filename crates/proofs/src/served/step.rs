@@ -29,6 +29,8 @@ pub enum Step {
     ServerSees(usize, usize),
     /// A client finds its lease to be over.
     LeaseOver(usize),
+    /// The lease of the run that granted what a client has claimed is over, and nobody has answered.
+    ClaimsLate(usize),
     /// A client whose lease is over has waited for one, too.
     WaitOver(usize),
     /// The server gives up a session without a connection.
@@ -72,6 +74,7 @@ impl fmt::Display for Step {
             Step::ClientSees(c) => write!(f, "C{c} sees that its connection is over"),
             Step::ServerSees(c, n) => write!(f, "the server sees that connection {n} of C{c} is over"),
             Step::LeaseOver(c) => write!(f, "the lease of C{c} is over"),
+            Step::ClaimsLate(c) => write!(f, "the claim of C{c} was not answered within its lease"),
             Step::WaitOver(c) => write!(f, "C{c} has waited for a lease, in vain"),
             Step::GraceOver(session) => write!(f, "the server gives up session {session}"),
             Step::ClaimsOver => write!(f, "the server ends its wait for claims"),

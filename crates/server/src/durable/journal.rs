@@ -36,6 +36,11 @@ impl Journal {
         self.writes
     }
 
+    /// Bytes on it, but for the keys of sessions.
+    pub const fn bytes(&self) -> usize {
+        self.text.len() + self.values.len()
+    }
+
     /// What the next run finds.
     #[must_use]
     pub fn after_death(&self) -> Self {

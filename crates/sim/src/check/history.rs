@@ -159,6 +159,9 @@ struct Written {
 pub struct History {
     /// By number in claims.
     locks: Vec<String>,
+    numbers: BTreeMap<String, u64>,
+    /// Of semaphores: claims are on permits.
+    permits: bool,
     holds: Vec<Hold>,
     written: Vec<Written>,
     fenced: usize,
@@ -178,6 +181,11 @@ pub struct Changes {
 }
 
 impl History {
+    /// Of semaphores, whose permits are counted: a claim on `start..end` is for `start` of the `end - 1` there are.
+    pub fn of_semaphores() -> Self {
+        Self { permits: true, ..Self::default() }
+    }
+
     /// What the logs in `folder` say.
     ///
     /// # Errors
@@ -302,18 +310,19 @@ impl History {
 
     /// The number of a lock in claims.
     fn lock(&mut self, name: &str) -> u64 {
-        let known = self.locks.iter().position(|lock| lock == name);
-        let number = known.unwrap_or_else(|| {
-            self.locks.push(name.to_owned());
-            self.locks.len() - 1
-        });
-        number as u64
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = self.locks.len() as u64;
+        self.locks.push(name.to_owned());
+        self.numbers.insert(name.to_owned(), number);
+        number
     }
 
     /// How often `lock` was held to an end that is known, so that there is something to check.
     pub fn held(&self, lock: &str) -> usize {
-        let is = |hold: &&Hold| hold.to.is_some() && self.locks[hold.claim.lock as usize] == lock;
-        self.holds.iter().filter(is).count()
+        let number = self.numbers.get(lock);
+        self.holds.iter().filter(|hold| hold.to.is_some() && Some(&hold.claim.lock) == number).count()
     }
 
     /// How often held locks were changed.
@@ -334,8 +343,9 @@ impl History {
             }
         }
         events.sort_by_key(|(time, ..)| *time);
-        let mut watch =
-            Watch::new(Checks { finish: false, quiet: false, tokens: true, permits: false, bypass: None });
+        // Permits that are out at once were granted in any order.
+        let (permits, tokens) = (self.permits, !self.permits);
+        let mut watch = Watch::new(Checks { finish: false, quiet: false, tokens, permits, bypass: None });
         for (time, client, what) in events {
             let seen = watch.on(client, what);
             seen.map_err(|Violation { checker, what }| {
@@ -398,8 +408,9 @@ impl History {
 /// What there was to check, in one line.
 impl fmt::Display for History {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, lock) in self.locks.iter().enumerate() {
-            let grants = self.holds.iter().filter(|hold| hold.claim.lock == index as u64).count();
+        let mut grants = vec![0_usize; self.locks.len()];
+        self.holds.iter().for_each(|hold| grants[hold.claim.lock as usize] += 1);
+        for (index, (lock, grants)) in self.locks.iter().zip(grants).enumerate() {
             write!(f, "L{index} is {lock}: {grants} grants; ")?;
         }
         let Changes { upgrades, downgrades, parts } = self.changes;

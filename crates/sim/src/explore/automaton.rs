@@ -4,6 +4,7 @@
 //! hold only the number of a local node. To take a new edge, a fresh future is led along the node's history and
 //! then given the new answer. Marks and checkpoints merge histories: see [`Base`].
 
+use super::at_once::running;
 use super::endpoint::{Answer, Core, Emitted, Pending, StepEndpoint, Traits};
 use super::tables::{Interner, Tables};
 use lockwright_fabric::observe::Observation;
@@ -67,6 +68,8 @@ pub(super) struct Node {
     /// A second one, to hold marks to their promise.
     came_also_from: Option<(u32, Stimulus)>,
     pub(super) pending: Rc<[(u8, Pending)]>,
+    /// Which of them is an instruction of code that cannot wait: until it is executed, the client does nothing else.
+    pub(super) stopped_at: Option<u8>,
     pub(super) done: bool,
     /// Told to the checkers when the next effect happens.
     armed: Vec<Observation>,
@@ -90,7 +93,7 @@ enum Base {
 }
 
 /// Nodes with these in common are the same node.
-type MergeKey = (u32, Vec<(u8, Pending)>, Vec<Observation>, u32);
+type MergeKey = (u32, (Vec<(u8, Pending)>, Option<u8>), Vec<Observation>, u32);
 
 /// A client's automaton, grown as it is walked.
 pub(super) struct Automaton {
@@ -107,6 +110,7 @@ pub(super) struct Automaton {
 #[derive(Debug, PartialEq, Eq)]
 struct Run {
     pending: Vec<(u8, Pending)>,
+    stopped_at: Option<u8>,
     done: bool,
     emitted: Vec<Emitted>,
     /// An offered message was left where it was.
@@ -193,24 +197,34 @@ impl Automaton {
 
     /// Leads a fresh future along `history` and returns what it says and wants after the last step.
     fn run(&self, history: &[Stimulus], tables: &Tables) -> Run {
-        let core = Rc::new(RefCell::new(Core::default()));
+        let answers = history.iter().map(|stimulus| (stimulus.slot, answer(*stimulus, tables)));
+        let core = Rc::new(RefCell::new(Core::new(answers)));
         let endpoint = StepEndpoint::new(core.clone(), self.me, self.traits);
         let mut task = (self.spawn)(endpoint);
         let mut cx = Context::from_waker(Waker::noop());
-        let mut done = task.as_mut().poll(&mut cx).is_ready();
-        let mut refused = false;
-        for stimulus in history {
-            core.borrow_mut().take_emitted();
-            let offer = stimulus.kind == Kind::Offer;
-            let look = core.borrow_mut().feed(stimulus.slot, answer(*stimulus, tables));
+        let mut poll = || {
+            let mut done = false;
+            loop {
+                done |= running(&core, || task.as_mut().poll(&mut cx).is_ready()).unwrap_or(false);
+                if !core.borrow_mut().must_look_again() || done {
+                    return done;
+                }
+            }
+        };
+        let (mut done, mut refused) = (poll(), false);
+        loop {
+            let Some((slot, answer, is_last)) = core.borrow_mut().next() else { break };
+            let offer = matches!(answer, Answer::Offer(..));
+            let look = core.borrow_mut().feed(slot, answer);
             if look {
                 assert!(!done, "a client that is done was given an answer");
-                done = task.as_mut().poll(&mut cx).is_ready();
+                done = poll();
             }
-            refused = offer && !core.borrow().took_offer();
+            refused = offer && is_last && !core.borrow().took_offer();
         }
         let mut core = core.borrow_mut();
-        Run { pending: core.pending(), done, emitted: core.take_emitted(), refused }
+        let (pending, stopped_at) = (core.pending(), core.stopped_at());
+        Run { pending, stopped_at, done, emitted: core.take_emitted(), refused }
     }
 
     /// The node that `run` ended in, made if it is new.
@@ -255,7 +269,7 @@ impl Automaton {
             }
         }
         let observations = tables.observations.number(told);
-        let key = (base, run.pending, armed, scope);
+        let key = (base, (run.pending, run.stopped_at), armed, scope);
         if let Some(&target) = self.merged.get(&key) {
             let node = &mut self.nodes[target as usize];
             if node.came_also_from.is_none() && node.came_from != from {
@@ -267,8 +281,9 @@ impl Automaton {
         self.nodes.push(Node {
             came_from: from,
             came_also_from: None,
-            pending: key.1.clone().into(),
-            done: run.done && key.1.is_empty(),
+            pending: key.1.0.clone().into(),
+            stopped_at: key.1.1,
+            done: run.done && key.1.0.is_empty(),
             armed: key.2.clone(),
             scope,
         });

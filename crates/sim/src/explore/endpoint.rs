@@ -10,6 +10,7 @@ use lockwright_fabric::{
     RawVerb, Time, Value, Wait, Waited, Width,
 };
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -47,6 +48,11 @@ impl Pending {
             | Pending::Recv { deadline: Deadline::At(time) } => Some(*time),
             _ => None,
         }
+    }
+
+    /// Whether it happens by itself, whatever its client does meanwhile.
+    pub(super) fn is_under_way(&self) -> bool {
+        matches!(self, Pending::Batch { .. } | Pending::Send { .. })
     }
 
     /// What another client or a role has to do first, in words.
@@ -101,9 +107,52 @@ pub(super) struct Core {
     slots: Vec<Option<Slot>>,
     emitted: Vec<Emitted>,
     took_offer: bool,
+    /// What is left of the history that the client is led along.
+    history: VecDeque<(u8, Answer)>,
+    /// The slot that was filled last.
+    begun: usize,
+    /// The client stopped between two instructions, with this to be answered next.
+    stopped_at: Option<u8>,
+    /// Something else was answered meanwhile, and its future has yet to look.
+    look_again: bool,
 }
 
 impl Core {
+    /// Of a client that will be led along `history`.
+    pub(super) fn new(history: impl Iterator<Item = (u8, Answer)>) -> Self {
+        Self { history: history.collect(), ..Self::default() }
+    }
+
+    /// What happens next, and whether that is the last of it. What the client said before is forgotten.
+    pub(super) fn next(&mut self) -> Option<(u8, Answer, bool)> {
+        let (slot, answer) = self.history.pop_front()?;
+        self.emitted.clear();
+        Some((slot, answer, self.history.is_empty()))
+    }
+
+    /// Answers what a client asked last that cannot wait. If its history ends before, the client is stopped there: whatever is
+    /// dropped from now on does nothing any more.
+    pub(super) fn follow_at_once(&mut self) -> bool {
+        let asked = self.begun as u8;
+        let Some((slot, answer, _)) = self.next() else {
+            self.stopped_at = Some(asked);
+            return false;
+        };
+        let look = self.feed(slot, answer);
+        self.look_again |= look && slot != asked;
+        true
+    }
+
+    /// The slot at which the client stopped between two instructions.
+    pub(super) fn stopped_at(&self) -> Option<u8> {
+        self.stopped_at
+    }
+
+    /// Whether a future has something to look at that was not polled since.
+    pub(super) fn must_look_again(&mut self) -> bool {
+        std::mem::take(&mut self.look_again)
+    }
+
     /// What is pending, with the slot each sits in.
     pub(super) fn pending(&self) -> Vec<(u8, Pending)> {
         let slots = self.slots.iter().enumerate();
@@ -157,7 +206,7 @@ impl Core {
 
     fn begin(&mut self, pending: Pending) -> usize {
         let slot = Slot { pending, answer: None, abandoned: false };
-        match self.slots.iter().position(Option::is_none) {
+        self.begun = match self.slots.iter().position(Option::is_none) {
             Some(free) => {
                 self.slots[free] = Some(slot);
                 free
@@ -166,7 +215,8 @@ impl Core {
                 self.slots.push(Some(slot));
                 self.slots.len() - 1
             }
-        }
+        };
+        self.begun
     }
 }
 
@@ -249,6 +299,9 @@ impl Drop for Perform {
     fn drop(&mut self) {
         let Progress::Waiting(place) = self.state else { return };
         let mut core = self.core.borrow_mut();
+        if core.stopped_at.is_some() {
+            return;
+        }
         let Some(slot) = core.slots[place].as_mut() else { return };
         match slot.pending {
             Pending::Batch { .. } | Pending::Send { .. } if slot.answer.is_none() => slot.abandoned = true,

@@ -8,6 +8,7 @@
 //! Without a clock, deadlines may pass whenever the case says they may; a case may ask for a coarse one.
 //! What it does not have: weak memory within a word (a verb is one step, or two where the case asks for weak scope).
 
+mod at_once;
 mod automaton;
 mod client_steps;
 mod clock;
@@ -21,6 +22,7 @@ mod tables;
 mod trace;
 mod world;
 
+pub use at_once::at_once;
 pub use endpoint::StepEndpoint;
 pub use trace::{Row, Trace};
 

@@ -232,8 +232,14 @@ impl World {
             if node == DEAD || faults.is_paused(client) {
                 continue;
             }
-            let pending = self.clients[client].node(node).pending.clone();
+            let (pending, stopped_at) = {
+                let node = self.clients[client].node(node);
+                (node.pending.clone(), node.stopped_at)
+            };
             for (slot, pending) in &*pending {
+                if stopped_at.is_some_and(|at| at != *slot) && !pending.is_under_way() {
+                    continue;
+                }
                 self.client_steps(state, Turn { client, node, slot: *slot, may_time_out }, pending);
             }
         }

@@ -53,6 +53,12 @@ pub trait Model {
         0
     }
 
+    /// By client: a number that changes whenever it is answered. A [`soak()`] watches these, if there are any.
+    fn answered(&self, state: &Self::State) -> Vec<u64> {
+        let _ = state;
+        Vec::new()
+    }
+
     /// How likely a step is in a [`soak()`], against the others that are possible.
     fn weight(&self, step: &Self::Step) -> u64 {
         if self.is_progress(step) { 16 } else { 1 }

@@ -66,6 +66,50 @@ impl Model for Toy {
     }
 }
 
+/// Two clients count; one of them stops for ever after a fault.
+struct Counters;
+
+impl Model for Counters {
+    type State = ([u64; 2], bool);
+    /// That of a third one is the fault.
+    type Step = Moves;
+
+    fn initial(&self) -> Self::State {
+        ([0; 2], false)
+    }
+
+    fn steps(&self, (_, stopped): &Self::State, steps: &mut Vec<Moves>) {
+        steps.extend([0, 1, 2].into_iter().filter(|client| *client == 0 || !stopped).map(Moves));
+    }
+
+    fn take(&self, (counts, stopped): &mut Self::State, step: &Moves) -> Result<(), Violation> {
+        match counts.get_mut(step.0) {
+            Some(count) => *count += 1,
+            None => *stopped = true,
+        }
+        Ok(())
+    }
+
+    fn is_final(&self, _: &Self::State) -> bool {
+        false
+    }
+
+    fn is_progress(&self, step: &Moves) -> bool {
+        step.0 < 2
+    }
+
+    fn answered(&self, (counts, _): &Self::State) -> Vec<u64> {
+        counts.to_vec()
+    }
+}
+
+#[test]
+fn a_client_that_is_never_answered_is_found_at_random_and_the_fault_is_all_that_is_left() {
+    let found = soak(&Counters, 1, 10_000, |_, _| {}).found.unwrap();
+    assert!(found.violation.what.starts_with("client 1 was not answered"), "{}", found.violation);
+    assert_eq!(shrink(&Counters, found).trace, [Moves(2)]);
+}
+
 #[test]
 fn a_part_is_shared_until_it_is_changed_and_then_hashed_anew() {
     let one = Part::new(vec![1, 2]);

@@ -21,7 +21,7 @@
 //! |---|---|
 //! | wire format | `frame`, `encode`, `decode`, `wire` (their parts), `auth` (the secret), `tls` |
 //! | both ends of a connection | `stream`, `incoming`, `outgoing`, `deferred` (what leaves with the next message) |
-//! | client | `endpoint`, `futures`, `link/` (the session, its requests), `handler`, `client` (connecting, reconnecting), `blocking` (threads that read) |
+//! | client | `endpoint`, `futures`, `link/` (the session, its requests), `received` (its messages), `handler`, `client` (connecting, reconnecting), `blocking` (threads that read) |
 //! | server | `server` (listening), `handshakes` (who has not shown yet who it is), `connection`, `process` (whether a client has ended), `session` (and `session_state`), `roles`, `router` (messages) |
 //! | memory | `host` (the trait), `memory` (a host in this process) |
 //!
@@ -49,6 +49,7 @@ mod link;
 mod memory;
 mod outgoing;
 mod process;
+mod received;
 mod roles;
 mod router;
 mod server;
@@ -73,8 +74,9 @@ pub use memory::InProcHost;
 pub use outgoing::coalesce_writes;
 #[cfg(feature = "rdma")]
 pub(in crate::backend) use outgoing::wake_coalesced;
+pub use received::{Arrival, Received};
 pub use server::{BindError, Server, ServerOptions, connection_info};
-pub use session_state::{Backlog, SessionState, Unacked};
+pub use session_state::{Backlog, SessionRules, SessionState, Unacked};
 pub use subnet::{NoSubnet, Subnet};
 #[cfg(feature = "tls")]
 pub use tls::{TlsClient, TlsError, TlsServer};

@@ -55,6 +55,17 @@ pub struct Unacked {
     relayed: bool,
 }
 
+/// Where a broken session differs from what is shipped: all `false`, none does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SessionRules {
+    /// A connection continues behind all that was sent, whatever the client has seen.
+    pub resumes_at_the_end: bool,
+    /// An acknowledgement is taken for all that was sent.
+    pub acks_are_of_all: bool,
+    /// The end of a connection that was replaced counts as the end of the present one.
+    pub old_ends_count: bool,
+}
+
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionState {
@@ -71,6 +82,8 @@ pub struct SessionState {
     /// The part of `backlog` that other clients sent.
     relayed: Backlog,
     over: bool,
+    /// Where a broken one differs.
+    pub rules: SessionRules,
 }
 
 impl SessionState {
@@ -85,7 +98,13 @@ impl SessionState {
             backlog: Backlog::EMPTY,
             relayed: Backlog::EMPTY,
             over: false,
+            rules: SessionRules { resumes_at_the_end: false, acks_are_of_all: false, old_ends_count: false },
         }
+    }
+
+    /// Whether connection `number` is the present or last one.
+    const fn is_last(&self, number: u64) -> bool {
+        self.connections == number || self.rules.old_ends_count
     }
 
     /// Whether it is over.
@@ -145,7 +164,7 @@ impl SessionState {
 
     /// The client has received the messages up to number `seen`. `false` if there are not that many.
     pub fn ack(&mut self, seen: u64) -> bool {
-        self.forget(seen);
+        self.forget(if self.rules.acks_are_of_all { self.sent } else { seen });
         seen <= self.sent
     }
 
@@ -155,7 +174,7 @@ impl SessionState {
         if self.over || seen > self.sent {
             return None;
         }
-        self.forget(seen);
+        self.forget(if self.rules.resumes_at_the_end { self.sent } else { seen });
         self.connections += 1;
         self.connected = true;
         Some(self.connections)
@@ -163,7 +182,7 @@ impl SessionState {
 
     /// Connection `number` has ended. `None` if another has replaced it, else whether the session can be resumed.
     pub fn detach(&mut self, number: u64) -> Option<bool> {
-        if self.connections != number {
+        if !self.is_last(number) {
             return None;
         }
         self.connected = false;
@@ -173,12 +192,12 @@ impl SessionState {
     /// Whether the session is to be given up if connection `number` was its last one: its client cannot believe any more that
     /// it goes on. That the connection was closed does not say so.
     pub const fn is_given_up(&self, number: u64, process_ended: bool, lease_over: bool) -> bool {
-        self.connections == number && !self.connected && (process_ended || lease_over)
+        self.is_last(number) && !self.connected && (process_ended || lease_over)
     }
 
     /// Ends the session if connection `number` was its last one; whether it did.
     pub fn end(&mut self, number: u64) -> bool {
-        let ends = self.connections == number && !self.connected;
+        let ends = self.is_last(number) && !self.connected;
         self.over |= ends;
         ends
     }

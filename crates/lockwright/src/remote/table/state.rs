@@ -2,7 +2,7 @@
 
 use super::{PendingRequest, Stage, Table};
 use crate::remote::retained::RetainedLock;
-use crate::wire::{RequestId, slot};
+use crate::wire::{Request, RequestId, slot};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
@@ -37,6 +37,12 @@ impl Table {
         if let Some(now) = now {
             let _ = self.expire(now, 2 * LEASE, LEASE);
         }
+    }
+
+    /// [`waited`](Self::waited), if nobody has waited for any time: what the clock says is no part of what is compared.
+    pub fn waited_at_once(&self) -> Vec<Request> {
+        let first = self.slots.iter().flatten().map(|request| request.since).min();
+        first.map_or_else(Vec::new, |now| self.waited(now))
     }
 
     /// Whether what a request holds was claimed, and the server has not said whether it still is.

@@ -52,6 +52,20 @@ fn after_a_restart_what_is_held_is_claimed_and_what_is_wanted_is_asked_for_again
 }
 
 #[test]
+fn a_claim_that_is_not_answered_within_the_lease_of_the_earlier_run_is_lost() {
+    let (mut table, held, wanted) = table();
+    table.end_session();
+    assert!(!table.has_claims());
+    let _ = table.begin_session(origin(2), b"", false);
+    assert!(table.has_claims());
+    table.expire_claims();
+    assert!(matches!(table.stage(held), Some(Stage::Lost(_))) && !table.has_claims());
+    assert!(matches!(table.stage(wanted), Some(Stage::Wanted { .. })), "others wait for their answers");
+    table.hear(9, Response::Granted { id: held, token: 5 });
+    assert!(matches!(table.stage(held), Some(Stage::Lost(_))), "an answer that comes later changes nothing");
+}
+
+#[test]
 fn what_is_held_is_lost_with_the_session_if_the_server_goes_on() {
     let (mut table, held, _) = table();
     table.end_session();

@@ -21,6 +21,7 @@ use super::handler::{HandlerRef, SessionHandler};
 use super::incoming::Incoming;
 use super::lease::Lease;
 use super::outgoing::Outgoing;
+use super::received::{Arrival, Received};
 use crate::addr::{NodeId, PeerId};
 use crate::backend::clock::Clock;
 use crate::backend::inproc::mailbox::Mailbox;
@@ -55,9 +56,7 @@ struct State {
     waits: u32,
     /// Connections that have broken.
     breaks: u64,
-    /// The last message received, and the last one acknowledged.
-    seen: u64,
-    acked: u64,
+    received: Received,
     /// Tasks that wait for a free wait slot, and for the end of the session.
     wait_queue: Wakers,
     end: Wakers,
@@ -92,8 +91,7 @@ impl Link {
             requests: BTreeMap::new(),
             waits: 0,
             breaks: 0,
-            seen: 0,
-            acked: 0,
+            received: Received::default(),
             wait_queue: Wakers::default(),
             end: Wakers::default(),
         };
@@ -218,9 +216,7 @@ impl Link {
 
     /// The last message received, to be acknowledged by a ping or a new connection.
     pub(super) fn seen(&self) -> u64 {
-        let mut state = self.state();
-        state.acked = state.seen;
-        state.seen
+        self.state().received.acknowledge()
     }
 
     /// Processes one frame of the server. `Err` if it ends the session.
@@ -243,15 +239,19 @@ impl Link {
 
     fn receive(&self, seq: u64, from: PeerId, message: Message) -> Result<(), CloseReason> {
         let mut state = self.state();
-        if seq <= state.seen {
-            return Ok(());
+        let State { phase, received, .. } = &mut *state;
+        match received.arrive(seq) {
+            Arrival::New => {}
+            Arrival::Again => return Ok(()),
+            Arrival::Gap => {
+                let text = format!("message {seq} came after message {}", received.seen());
+                return Err(CloseReason::Refused(text));
+            }
         }
-        state.seen = seq;
-        if state.seen - state.acked >= ACK_EVERY
-            && let Phase::Up(out, _) = &state.phase
+        if let Phase::Up(out, _) = phase
+            && let Some(seen) = received.due(ACK_EVERY)
         {
-            self.write(out, |bytes| Frame::Ack { seen: seq }.encode(bytes));
-            state.acked = seq;
+            self.write(out, |bytes| Frame::Ack { seen }.encode(bytes));
         }
         drop(state);
         let message = match self.handler() {
