@@ -14,7 +14,7 @@ Examples:
   lockwright cluster status --space cluster://10.0.0.1,10.0.0.2/prod   servers, shards, who is recovering, etcd's members
   lockwright cluster status --space tcp://10.0.0.7 --json              by way of one server, without etcd
 
-Exit codes: 0, every shard is open and every member of etcd that was named answers; 1, not; 2, nobody could be asked.")]
+Exit codes: 0, every shard is open and every member of etcd that was named is well; 1, not; 2, nobody could be asked.")]
 pub(crate) struct Args {
     #[command(subcommand)]
     command: Action,

@@ -10,7 +10,7 @@ mod servers;
 mod started;
 
 use counting::{Counting, Random, count_as_told, is_client, seed_and_time};
-use members::{Members, ports, run};
+use members::{Members, run};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use servers::Cluster;
@@ -114,8 +114,8 @@ fn whatever_happens_to_servers_and_etcd_no_count_under_a_lock_is_lost() {
     for _ in 0..3 {
         let (addresses, kept): (Vec<_>, Vec<_>) =
             cluster.members.endpoints.iter().cloned().map(way_to).unzip();
-        let port = ports().first().copied().expect("a port") + 100 * (1 + cluster.servers.len() as u16);
-        let (listen, etcd) = (format!("127.0.0.1:{port}"), format!("etcd://{}/test", addresses.join(",")));
+        let (listen, etcd) =
+            (format!("127.0.0.1:{}", cluster.port()), format!("etcd://{}/test", addresses.join(",")));
         let server = cluster.start_at(&listen, &etcd);
         cluster.servers.push((listen, server));
         ways.push(kept);

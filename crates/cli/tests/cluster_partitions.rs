@@ -18,7 +18,8 @@ use lockwright_cluster::etcd::{Etcd, EtcdOptions};
 use lockwright_cluster::keys::Keys;
 use machines::Machines;
 use members::{is_wanted, run};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use started::Started;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -180,11 +181,16 @@ impl World {
         format!("{one} and {}: cut for {pause:?}, {how}", others.join(", "))
     }
 
+    /// To a member of etcd.
+    fn signal(&self, member: usize, signal: Signal) {
+        kill(Pid::from_raw(self.etcds[member].id().cast_signed()), signal).expect("it runs");
+    }
+
     /// One fault, for a while.
     fn fault(&mut self, random: &mut Random) -> String {
         let (at, ways) = (random.below(3) as usize, 1 + random.below(3));
         let pause = Duration::from_millis(500 + random.below(4500));
-        let (what, server) = (random.below(8), SERVERS[at]);
+        let (what, server) = (random.below(9), SERVERS[at]);
         // Mostly the leader.
         let member = self.leader().filter(|_| random.below(4) > 0).unwrap_or(at);
         match what {
@@ -209,6 +215,12 @@ impl World {
                 // With everything that it is connected to.
                 let all: Vec<_> = ETCDS.into_iter().chain(SERVERS).collect();
                 self.cut(ETCDS[member], &all, ways, pause)
+            }
+            7 => {
+                self.signal(member, Signal::SIGSTOP);
+                std::thread::sleep(pause);
+                self.signal(member, Signal::SIGCONT);
+                format!("{}: paused for {pause:?}", ETCDS[member])
             }
             _ => {
                 let _ = self.etcds[member].kill();

@@ -8,11 +8,11 @@
 //! | `map/serving/SHARD` | `epoch E at HOST:PORT STATE` | the owner's | when the shard opens |
 //! | `map/tokens/SHARD` | `N`: no token of N or above was given | none | once in 2^22 grants |
 //! | `sessions/SHARD/SESSION` | sessions of the same client before this one | none | before the session's first grant |
-//! | `broken/SHARD/TOKEN` | empty | none | before a broken lock goes to others |
+//! | `broken/SHARD/TOKEN` | the session that it was granted to | none | before a broken lock goes to others; gone with the session |
 //! | `values/SHARD/SPACE/NAME` | the value of a lock, as the servers write it | none | before its holder is told |
 
 use crate::txn::Revision;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A server, one run of it: a number that no other has.
 pub type ServerId = u64;
@@ -120,6 +120,14 @@ pub struct ShardState {
     pub tokens_below: u64,
     /// When that was changed.
     pub tokens_changed: Revision,
+}
+
+/// Grants that were broken, by their tokens, and the sessions that they were granted to.
+pub type BrokenGrants = BTreeMap<u64, SessionKey>;
+
+/// A broken grant, as it was written behind the last part of its key.
+pub fn parse_broken(key: &str, text: &str) -> Option<(u64, SessionKey)> {
+    Some((u64::from_str_radix(key, 16).ok()?, u128::from_str_radix(text, 16).ok()?))
 }
 
 /// A session in the registry of its shard.

@@ -13,10 +13,13 @@
 //! A session is in the registry before its first grant, and out of it before its locks go to others against its will. So the
 //! server that takes over knows which sessions to wait for, and which not to believe.
 
-use crate::keys::{Keys, Owner, Registered, ServerId, SessionKey, ShardState};
+use crate::keys::{BrokenGrants, Keys, Owner, Registered, ServerId, SessionKey, ShardState};
 use crate::txn::{Compare, Op, Revision, Txn};
 use std::collections::BTreeSet;
 use std::time::Duration;
+
+/// How many keys of idle sessions go with the transaction that hands a shard over. etcd takes 128 operations at once.
+const MOST_IDLE: usize = 100;
 
 /// Where a broken one differs from what is shipped: all `false`, none does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -45,6 +48,10 @@ pub struct Rules {
     pub tokens_reused: bool,
     /// A new owner refuses all claims.
     pub claims_refused: bool,
+    /// A new owner does not ask which grants were broken.
+    pub broken_unread: bool,
+    /// A server that hands a shard over takes everybody out of the registry, holders too.
+    pub holders_forgotten: bool,
 }
 
 /// A shard that is about to be taken, if the transaction succeeds.
@@ -146,7 +153,7 @@ impl Taking {
         self,
         revision: Revision,
         sessions: impl IntoIterator<Item = Registered>,
-        broken: BTreeSet<u64>,
+        broken: BrokenGrants,
         now: Duration,
         wait: Duration,
     ) -> Shard {
@@ -157,6 +164,7 @@ impl Taking {
         let changed = changed.unwrap_or(revision);
         let (first_token, tokens_below) = tokens;
         let reserving = None;
+        let broken = if rules.broken_unread { BrokenGrants::new() } else { broken };
         Shard {
             keys,
             number,
@@ -201,7 +209,7 @@ pub struct Shard {
     /// What they will be below, once etcd has said so.
     reserving: Option<u64>,
     block: u64,
-    broken: BTreeSet<u64>,
+    broken: BrokenGrants,
     registry: Vec<Entry>,
     phase: Phase,
     rules: Rules,
@@ -280,7 +288,7 @@ impl Shard {
         matches!(self.phase, Phase::Recovering { .. })
             && !self.rules.claims_refused
             && token < self.first_token
-            && !self.broken.contains(&token)
+            && !self.broken.contains_key(&token)
             && (self.rules.dead_sessions_claim || is_known())
     }
 
@@ -304,9 +312,23 @@ impl Shard {
             return None;
         }
         self.phase = Phase::Evicting;
-        let awaited = self.registry.iter().filter(|entry| entry.awaited);
-        let gone = awaited.map(|entry| Op::Delete(self.keys.session(self.number, entry.session.key)));
-        Some(self.owned(gone.collect()))
+        let awaited: Vec<_> = self.registry.iter().filter(|entry| entry.awaited).collect();
+        Some(self.owned(self.removal(&awaited)))
+    }
+
+    /// What takes sessions out of the registry, and with them those of their grants that were broken: nobody can claim them any more.
+    fn removal(&self, gone: &[&Entry]) -> Vec<Op> {
+        let is_left = |entry: &Entry| !gone.iter().any(|gone| gone.session.key == entry.session.key);
+        let left = |key| self.registry.iter().any(|entry| is_left(entry) && entry.session.was(key));
+        let over = self.broken.iter().filter(|(_, key)| !left(**key));
+        let sessions = gone.iter().map(|entry| Op::Delete(self.keys.session(self.number, entry.session.key)));
+        sessions.chain(over.map(|(token, _)| Op::Delete(self.keys.broken(self.number, *token)))).collect()
+    }
+
+    /// [It](Self::removal) was done.
+    fn removed(&mut self) {
+        let registry = &self.registry;
+        self.broken.retain(|_, key| registry.iter().any(|entry| entry.session.was(*key)));
     }
 
     /// How long claims are waited for, at most.
@@ -320,6 +342,7 @@ impl Shard {
     /// Those who did not claim are out of the registry: the shard is open.
     pub fn evicted_all(&mut self) {
         self.registry.retain(|entry| !entry.awaited);
+        self.removed();
         self.phase = Phase::Open;
     }
 
@@ -363,20 +386,25 @@ impl Shard {
     /// Takes sessions out of the registry: before their locks go to others, or because they have ended in order. `None` if
     /// none of them is in it.
     pub fn evict(&self, keys: &[SessionKey]) -> Option<Txn> {
-        let known = self.registry.iter().filter(|entry| keys.contains(&entry.session.key));
-        let gone: Vec<_> =
-            known.map(|entry| Op::Delete(self.keys.session(self.number, entry.session.key))).collect();
-        (!gone.is_empty()).then(|| self.owned(gone))
+        let known: Vec<_> = self.registry.iter().filter(|entry| keys.contains(&entry.session.key)).collect();
+        (!known.is_empty()).then(|| self.owned(self.removal(&known)))
     }
 
     /// [They](Self::evict) are out of it.
     pub fn evicted(&mut self, keys: &[SessionKey]) {
         self.registry.retain(|entry| !keys.contains(&entry.session.key));
+        self.removed();
     }
 
-    /// Writes down that a grant is over, before others get the lock.
-    pub fn break_grant(&self, token: u64) -> Txn {
-        self.owned(vec![Op::Put(self.keys.broken(self.number, token), String::new())])
+    /// Writes down that a grant of the session `key` is over, before others get the lock. It is kept for as long as the session: its
+    /// client may claim the grant from one owner after the other until it has heard.
+    pub fn break_grant(&self, token: u64, key: SessionKey) -> Txn {
+        self.owned(vec![Op::Put(self.keys.broken(self.number, token), format!("{key:032x}"))])
+    }
+
+    /// [It](Self::break_grant) is written.
+    pub fn broke(&mut self, token: u64, key: SessionKey) {
+        self.broken.insert(token, key);
     }
 
     /// Writes down the value of a lock, or that there is none; `key`: behind [those of the shard](Keys::values).
@@ -426,13 +454,19 @@ impl Shard {
         }
     }
 
-    /// Hands a frozen shard to another server.
-    pub fn hand_over(&self, to: ServerId) -> Txn {
+    /// Hands a frozen shard to another server. Who neither holds nor waits for anything leaves the registry with that: the new owner
+    /// need not wait for it, though it may be silent. The first of `idle` go first, if they are too many for one transaction.
+    pub fn hand_over(&self, to: ServerId, idle: &[SessionKey]) -> Txn {
         let owner = Owner { epoch: self.owner.epoch + 1, server: to };
-        let mut txn = self.owned(vec![
+        let idle: BTreeSet<_> = idle.iter().take(MOST_IDLE).collect();
+        let is_idle = |entry: &&Entry| idle.contains(&entry.session.key) || self.rules.holders_forgotten;
+        let gone: Vec<_> = self.registry.iter().filter(is_idle).collect();
+        let mut then = vec![
             Op::Put(self.keys.shard(self.number), owner.text()),
             Op::Delete(self.keys.serving(self.number)),
-        ]);
+        ];
+        then.extend(self.removal(&gone).into_iter().take(MOST_IDLE));
+        let mut txn = self.owned(then);
         txn.when.push(Compare::Exists(self.keys.server(to)));
         txn
     }

@@ -3,13 +3,12 @@
 mod members;
 
 use lockwright_cluster::etcd::{Etcd, EtcdError, EtcdOptions, Tls};
-use lockwright_cluster::keys::{Keys, Registered};
+use lockwright_cluster::keys::{BrokenGrants, Keys, Registered};
 use lockwright_cluster::map::ShardMap;
 use lockwright_cluster::plan;
 use lockwright_cluster::shard::{Shard, Taker};
 use lockwright_cluster::txn::{Compare, Op, Outcome, Txn};
-use members::{Members, run, until};
-use std::collections::BTreeSet;
+use members::{Members, Trust, run, until};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -30,7 +29,7 @@ fn a_transaction_is_done_once_and_a_lease_takes_its_keys_with_it() {
     let Some(members) = Members::start("lease") else { return };
     run(async {
         let mut etcd = members.ready().await;
-        assert!(etcd.version().await.expect("it answers").starts_with("3."));
+        assert!(etcd.health().await.expect("it answers").starts_with("3."));
         let Ok(Outcome::Done(first)) = etcd.txn(&put("/a/x", "1"), 0).await else { panic!("it is done") };
         let mut next = put("/a/x", "2");
         next.when.push(Compare::Changed("/a/x".to_owned(), first));
@@ -67,8 +66,7 @@ fn when_a_member_is_killed_the_next_one_is_asked() {
         etcd.txn(&put("/a/x", "1"), 0).await.expect("done");
         let at =
             members.endpoints.iter().position(|endpoint| *endpoint == etcd.endpoint()).expect("one of them");
-        members.processes[at].kill().expect("killed");
-        members.processes[at].wait().expect("gone");
+        members.kill(at);
         until("another answers", async || etcd.range("/a/").await.is_ok_and(|(_, items)| items.len() == 1))
             .await;
         assert_ne!(etcd.endpoint(), members.endpoints[at]);
@@ -105,7 +103,7 @@ async fn take(etcd: &mut Etcd, (taker, lease): &(Taker, i64)) -> Option<Shard> {
     let (taking, txn) = taker.take(0, &map.state(0));
     let Outcome::Done(revision) = etcd.txn(&txn, *lease).await.expect("an outcome") else { return None };
     let (now, wait) = (Duration::ZERO, Duration::from_secs(8));
-    Some(taking.taken(revision, sessions(etcd).await, BTreeSet::new(), now, wait))
+    Some(taking.taken(revision, sessions(etcd).await, BrokenGrants::new(), now, wait))
 }
 
 #[test]
@@ -169,6 +167,32 @@ fn what_is_no_etcd_is_named_in_one_line_and_who_is_not_there_too() {
 }
 
 #[test]
+fn a_member_without_a_leader_says_so_and_still_tells_what_it_knew() {
+    let Some(mut members) = Members::start("alone") else { return };
+    run(async {
+        let mut etcd = members.ready().await;
+        etcd.txn(&put("/a/x", "1"), 0).await.expect("done");
+        let one = |at: usize| {
+            let endpoints = vec![members.endpoints[at].clone()];
+            Etcd::new(EtcdOptions { endpoints, ..EtcdOptions::default() })
+        };
+        let mut left = one(2);
+        until("the last has heard of it", async || {
+            left.range_here("/a/").await.is_ok_and(|(_, items)| items.len() == 1)
+        })
+        .await;
+        assert!(left.health().await.expect("it is well").starts_with("3."));
+        (0..2).for_each(|at| members.kill(at));
+        until("it says that it has no leader", async || {
+            matches!(left.health().await, Err(error @ EtcdError::Unwell { .. }) if error.to_string().contains("no leader"))
+        })
+        .await;
+        assert!(left.range("/a/").await.is_err(), "nobody knows whether that is all");
+        assert_eq!(left.range_here("/a/").await.map(|(_, items)| items.len()), Ok(1));
+    });
+}
+
+#[test]
 fn an_etcd_with_users_wants_the_right_password() {
     let Some(members) = Members::start("users") else { return };
     let etcdctl = |args: &[&str]| {
@@ -201,7 +225,7 @@ fn an_etcd_behind_tls_is_known_by_its_certificate_and_by_no_other() {
     let certificate = || rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).expect("made");
     let (theirs, other) = (certificate(), certificate());
     let (pem, key) = (theirs.cert.pem(), theirs.signing_key.serialize_pem());
-    let Some(members) = Members::start_with("tls", Some((&pem, &key))) else { return };
+    let Some(members) = Members::start_with("tls", Trust::Tls(pem.clone(), key)) else { return };
     run(async {
         let with = |roots: Option<&str>| {
             let tls = roots.map(|roots| Tls::from_pem(roots.as_bytes(), None).expect("certificates"));

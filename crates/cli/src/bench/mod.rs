@@ -219,7 +219,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
         return cluster::run(etcd, if args.quick { 3 } else { 20 }, args.json, out);
         #[cfg(not(all(feature = "cluster", feature = "compare")))]
         anyhow::bail!(
-            "{etcd}: this build compares with nothing: `cargo build --features compare` makes one that does"
+            "{etcd}: this build measures no clusters: `cargo build --features cluster,compare` makes one that does"
         );
     }
     if args.fabric == Fabric::Rdma {

@@ -41,7 +41,7 @@ fn members(info: &ClusterInfo) -> Finding {
     let (health, detail) = match all {
         0 => (Health::Absent, "the address names a server, not etcd, which was not asked".to_owned()),
         1 | 2 => (Health::Absent, format!("{all} named: with three, one of them can fail")),
-        _ => (health(up * 2 > all), format!("{up} of the {all} that are named answer")),
+        _ => (health(up * 2 > all), format!("{up} of the {all} that are named are well")),
     };
     finding("etcd", health, detail)
 }

@@ -2,9 +2,11 @@
 
 use crate::members::{Members, ports, run};
 use crate::started::Started;
-use lockwright::Client;
+use lockwright::{Client, GuardState, MutexGuard};
 use lockwright_cluster::ShardMap;
 use lockwright_cluster::keys::Keys;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -17,6 +19,29 @@ pub(crate) fn lockwright(args: &[&str]) -> Command {
     command.args(args).env_remove("LOCKWRIGHT_SPACE").env_remove("LOCKWRIGHT_SECRET_FILE");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
+}
+
+/// Ports of a server: its own, those of six shards, and the last for its metrics.
+const ROOM: u16 = 10;
+
+fn metrics_of(listen: &str) -> String {
+    let (host, port) = listen.split_once(':').expect("host:port");
+    format!("{host}:{}", port.parse::<u16>().expect("a port") + ROOM - 1)
+}
+
+/// Waits until a guard is `Held`: after a change of owner its state is uncertain until it is confirmed.
+#[allow(dead_code, reason = "not every test program needs it")]
+pub(crate) fn until_held(guard: &MutexGuard) {
+    let began = Instant::now();
+    loop {
+        match guard.state() {
+            GuardState::Held => return,
+            GuardState::Uncertain => {}
+            state => panic!("it is {state:?}"),
+        }
+        assert!(began.elapsed() < PATIENCE, "it stays uncertain");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Three servers on three etcds.
@@ -48,17 +73,24 @@ impl Cluster {
 
     /// One more server.
     pub(crate) fn serve(&mut self) {
-        // Room for the ports of its shards.
-        let port = ports().first().copied().expect("a port") + 100 * (1 + self.servers.len() as u16);
-        let listen = format!("127.0.0.1:{port}");
+        let listen = format!("127.0.0.1:{}", self.port());
         let server = self.start_at(&listen, &self.etcd());
         self.servers.push((listen, server));
+    }
+
+    /// A port for one more server: those above it are free for its shards, and one for its metrics.
+    pub(crate) fn port(&self) -> u16 {
+        let first = ports().first().copied().expect("a port") + 100 * (1 + self.servers.len() as u16);
+        let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        let mut rooms = (first..).step_by(usize::from(ROOM)).take(50);
+        rooms.find(|port| (*port..port + ROOM).all(is_free)).expect("ports for a server")
     }
 
     /// A server that listens there, and reaches etcd by that address.
     pub(crate) fn start_at(&self, listen: &str, etcd: &str) -> Started {
         let args = ["serve", "--cluster", etcd, "--listen", listen, "--shards", "6", "--log", "info"];
         let mut command = lockwright(&args);
+        command.args(["--metrics", &metrics_of(listen)]);
         let log = self.members.folder().join(format!("server-{listen}.log"));
         let log = std::fs::OpenOptions::new().create(true).append(true).open(log);
         command.stderr(log.expect("a log"));
@@ -100,6 +132,18 @@ impl Cluster {
             assert!(began.elapsed() < PATIENCE, "it takes too long until {what}: {:?}", self.map());
             std::thread::sleep(Duration::from_millis(50));
         }
+    }
+
+    /// The sum of a metric over all servers that answer.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let of = |listen: &String| -> Option<f64> {
+            let mut stream = TcpStream::connect(metrics_of(listen)).ok()?;
+            stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").ok()?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).ok()?;
+            text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+        };
+        self.servers.iter().filter_map(|(listen, _)| of(listen)).sum()
     }
 
     /// Which of the servers serves this lock.

@@ -49,6 +49,14 @@ pub enum EtcdError {
     /// It says why not.
     #[error("etcd: {0}")]
     Refused(String),
+    /// A member answers, and is not well.
+    #[error("version {version} answers, but: {what}")]
+    Unwell {
+        /// Its version.
+        version: String,
+        /// What it says of itself.
+        what: String,
+    },
 }
 
 /// How etcd is reached: `host:port` of its members, a user, and by which certificates they are known.
@@ -180,8 +188,21 @@ impl Etcd {
     /// # Errors
     /// If it cannot be asked.
     pub async fn range(&mut self, prefix: &str) -> Result<(Revision, Vec<Item>), EtcdError> {
+        self.read(prefix, false).await
+    }
+
+    /// As [`range`](Self::range), as far as the member knows that is asked: also if it has no leader, and then it may be old.
+    ///
+    /// # Errors
+    /// If it cannot be asked.
+    pub async fn range_here(&mut self, prefix: &str) -> Result<(Revision, Vec<Item>), EtcdError> {
+        self.read(prefix, true).await
+    }
+
+    async fn read(&mut self, prefix: &str, here: bool) -> Result<(Revision, Vec<Item>), EtcdError> {
         let end = end_of(prefix);
-        let body = json!({ "key": base64::encode(prefix.as_bytes()), "range_end": base64::encode(&end) });
+        let (key, end) = (base64::encode(prefix.as_bytes()), base64::encode(&end));
+        let body = json!({ "key": key, "range_end": end, "serializable": here });
         let answer = self.post("/v3/kv/range", &body).await?;
         let text = |value: &Value| {
             let bytes = base64::decode(value.as_str().unwrap_or_default())?;
@@ -276,13 +297,26 @@ impl Etcd {
         Ok(!leader.is_null() && me == leader)
     }
 
-    /// The version of the member that is asked.
+    /// The version of the member that is asked, if it is well: it knows a leader, and raises no alarm.
     ///
     /// # Errors
-    /// If it cannot be asked.
-    pub async fn version(&mut self) -> Result<String, EtcdError> {
+    /// If it cannot be asked, or is not well.
+    pub async fn health(&mut self) -> Result<String, EtcdError> {
         let answer = self.post("/v3/maintenance/status", &json!({})).await?;
-        Ok(answer["version"].as_str().unwrap_or("unknown").to_owned())
+        let version = answer["version"].as_str().unwrap_or("unknown").to_owned();
+        // Alarms are among these, and since 3.4 that it has no leader is, too.
+        let said = answer["errors"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let mut wrong: Vec<_> =
+            said.filter(|error| !error.contains("no leader")).map(str::to_owned).collect();
+        // Left out, or zero; ids of members need all 64 bits.
+        if answer["leader"].as_str().is_none_or(|leader| leader == "0") {
+            wrong.insert(0, "it has no leader".to_owned());
+        }
+        if wrong.is_empty() {
+            Ok(version)
+        } else {
+            Err(EtcdError::Unwell { version, what: wrong.join("; ") })
+        }
     }
 }
 

@@ -21,7 +21,7 @@ fn owned(by: ServerId, epoch: u64) -> ShardState {
 /// The shard of a dead server with these sessions, taken over.
 fn recovering(sessions: &[SessionKey]) -> Shard {
     let (taking, _) = taker(2).take(0, &owned(1, 4));
-    taking.taken(9, sessions.iter().map(|key| session(*key)), BTreeSet::new(), S, 8 * S)
+    taking.taken(9, sessions.iter().map(|key| session(*key)), BrokenGrants::new(), S, 8 * S)
 }
 
 #[test]
@@ -29,7 +29,7 @@ fn a_takeover_raises_the_epoch_and_reserves_tokens_above_all_that_the_old_owner_
     let (taking, txn) = taker(2).take(0, &owned(1, 4));
     assert!(txn.then.contains(&Op::Put("/lockwright/test/map/tokens/0000".into(), "1400".into())));
     assert!(txn.when.contains(&Compare::Made("/lockwright/test/map/servers/0000000000000001".into(), 0)));
-    let shard = taking.taken(9, [], BTreeSet::new(), S, 8 * S);
+    let shard = taking.taken(9, [], BrokenGrants::new(), S, 8 * S);
     assert_eq!((shard.epoch(), shard.first_token()), (5, 1300));
     assert!(!shard.is_recovering(), "nobody has to be waited for");
 }
@@ -69,6 +69,27 @@ fn a_session_that_goes_on_from_an_earlier_one_takes_its_place_and_claims_under_b
 }
 
 #[test]
+fn a_broken_grant_is_remembered_for_as_long_as_a_session_could_claim_it() {
+    let mut shard = recovering(&[1, 2]);
+    let broken = |token| shard.keys.broken(0, token);
+    let (first, second) = (broken(1200), broken(1201));
+    assert_eq!(shard.break_grant(1200, 1).then, [Op::Put(first.clone(), format!("{:032x}", 1))]);
+    shard.broke(1200, 1);
+    shard.broke(1201, 2);
+    assert!(!shard.accepts(1, 1200) && shard.accepts(1, 1202));
+    // Its client goes on in another session.
+    shard.registered(3, Some(1));
+    shard.has_claimed(1);
+    let txn = shard.wait_over(9 * S).expect("the wait is over");
+    assert_eq!(txn.then, [Op::Delete(shard.keys.session(0, 2)), Op::Delete(second)]);
+    shard.evicted_all();
+    let txn = shard.evict(&[3]).expect("it is registered");
+    assert_eq!(txn.then, [Op::Delete(shard.keys.session(0, 3)), Op::Delete(first)]);
+    shard.evicted(&[3]);
+    assert!(shard.broken.is_empty());
+}
+
+#[test]
 fn tokens_are_reserved_ahead_and_once() {
     let mut shard = recovering(&[]);
     assert_eq!(shard.reserve(1310), None);
@@ -85,13 +106,16 @@ fn a_shard_that_is_handed_over_grants_nothing_and_is_adopted_only_by_its_new_own
     let mut shard = recovering(&[]);
     shard.registered(1, None);
     assert!(shard.freeze() && !shard.may_grant(1, 1300));
-    let txn = shard.hand_over(3);
+    shard.registered(2, None);
+    let txn = shard.hand_over(3, &[2]);
+    assert!(txn.then.contains(&Op::Delete(shard.keys.session(0, 2))), "nobody has to wait for who is idle");
+    assert!(!txn.then.contains(&Op::Delete(shard.keys.session(0, 1))));
     assert!(txn.then.contains(&Op::Put(shard.keys.shard(0), Owner { epoch: 6, server: 3 }.text())));
     let seen = ShardState { owner: Some(Owner { epoch: 6, server: 3 }), ..owned(2, 5) };
     assert!(taker(4).adopt(0, &seen).is_none() && !shard.is_still(&seen));
     let (taking, txn) = taker(3).adopt(0, &seen).expect("it is its own");
     assert!(txn.when.contains(&Compare::Changed(shard.keys.shard(0), 7)));
-    assert_eq!(taking.taken(10, [], BTreeSet::new(), S, S).epoch(), 6);
+    assert_eq!(taking.taken(10, [], BrokenGrants::new(), S, S).epoch(), 6);
     shard.thaw();
     assert!(shard.may_grant(1, 1300));
 }
@@ -100,7 +124,7 @@ fn a_shard_that_is_handed_over_grants_nothing_and_is_adopted_only_by_its_new_own
 fn a_shard_that_was_handed_over_waits_for_what_its_last_owner_has_promised_to_clients() {
     let seen = owned(3, 6);
     let (taking, _) = taker(3).adopt(0, &seen).expect("it is its own");
-    let mut shard = taking.taken(10, [session(1)], BTreeSet::new(), S, 8 * S);
+    let mut shard = taking.taken(10, [session(1)], BrokenGrants::new(), S, 8 * S);
     assert_eq!(shard.waits_until(), Some(S + 2 * S + 8 * S));
     assert_eq!(shard.wait_over(10 * S), None);
 }

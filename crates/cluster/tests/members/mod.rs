@@ -16,18 +16,30 @@ pub(crate) struct Members {
     _alone: MutexGuard<'static, ()>,
     pub(crate) processes: Vec<Child>,
     pub(crate) endpoints: Vec<String>,
+    ports: Vec<u16>,
+    trust: Trust,
     folder: PathBuf,
+}
+
+/// How members and their clients know each other.
+#[allow(dead_code, reason = "not every test program needs all of it")]
+pub(crate) enum Trust {
+    /// Not at all.
+    Plain,
+    /// By this certificate and key, PEM, of the members.
+    Tls(String, String),
+    /// The same, and clients by certificates of this authority.
+    Mutual(String, String, String),
 }
 
 impl Members {
     /// `None`, and a line that says so, where there is no etcd.
     pub(crate) fn start(of: &str) -> Option<Self> {
-        Self::start_with(of, None)
+        Self::start_with(of, Trust::Plain)
     }
 
-    /// The same, with a certificate and a key, PEM, for clients.
-    #[allow(dead_code, reason = "not every test program needs it")]
-    pub(crate) fn start_with(of: &str, tls: Option<(&str, &str)>) -> Option<Self> {
+    /// The same, with certificates.
+    pub(crate) fn start_with(of: &str, trust: Trust) -> Option<Self> {
         if !is_wanted() {
             return None;
         }
@@ -35,39 +47,60 @@ impl Members {
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = std::env::temp_dir().join(format!("lockwright-etcd-{of}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
+        if let Trust::Tls(certificate, key) | Trust::Mutual(certificate, key, _) = &trust {
+            std::fs::write(folder.join("cert.pem"), certificate).expect("written");
+            std::fs::write(folder.join("key.pem"), key).expect("written");
+        }
+        if let Trust::Mutual(.., authority) = &trust {
+            std::fs::write(folder.join("clients.pem"), authority).expect("written");
+        }
         let ports = ports();
+        let endpoints = ports[..3].iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let mut members = Self { _alone: alone, processes: Vec::new(), endpoints, ports, trust, folder };
+        members.processes = (0..3).map(|at| members.spawn(at)).collect();
+        Some(members)
+    }
+
+    fn spawn(&self, at: usize) -> Child {
+        let (ports, folder) = (&self.ports, &self.folder);
         let peer = |at: usize| format!("http://127.0.0.1:{}", ports[3 + at]);
         let all: Vec<_> = (0..3).map(|at| format!("m{at}={}", peer(at))).collect();
-        let files = tls.map(|(certificate, key)| {
-            let files = [folder.join("cert.pem"), folder.join("key.pem")];
-            std::fs::write(&files[0], certificate).expect("written");
-            std::fs::write(&files[1], key).expect("written");
-            files
-        });
-        let scheme = if tls.is_some() { "https" } else { "http" };
-        let start = |at: usize| {
-            let (client, log) =
-                (format!("{scheme}://127.0.0.1:{}", ports[at]), folder.join(format!("m{at}.log")));
-            let log = std::fs::File::create(log).expect("a log");
-            let mut etcd = Command::new("etcd");
-            etcd.args(["--name", &format!("m{at}"), "--initial-cluster-state", "new", "--unsafe-no-fsync"])
-                .args(["--initial-cluster", &all.join(",")])
-                .arg("--data-dir")
-                .arg(folder.join(format!("m{at}")))
-                .args(["--listen-peer-urls", &peer(at), "--initial-advertise-peer-urls", &peer(at)])
-                .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
-                .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
-                .stdin(Stdio::null())
-                .stdout(log.try_clone().expect("a log"))
-                .stderr(log);
-            if let Some([certificate, key]) = &files {
-                etcd.arg("--cert-file").arg(certificate).arg("--key-file").arg(key);
-            }
-            etcd.spawn().expect("etcd starts")
-        };
-        let processes = (0..3).map(start).collect();
-        let endpoints = ports[..3].iter().map(|port| format!("127.0.0.1:{port}")).collect();
-        Some(Self { _alone: alone, processes, endpoints, folder })
+        let scheme = if let Trust::Plain = self.trust { "http" } else { "https" };
+        let client = format!("{scheme}://127.0.0.1:{}", ports[at]);
+        let log = folder.join(format!("m{at}.log"));
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(log).expect("a log");
+        let mut etcd = Command::new("etcd");
+        etcd.args(["--name", &format!("m{at}"), "--initial-cluster-state", "new", "--unsafe-no-fsync"])
+            .args(["--initial-cluster", &all.join(",")])
+            .arg("--data-dir")
+            .arg(folder.join(format!("m{at}")))
+            .args(["--listen-peer-urls", &peer(at), "--initial-advertise-peer-urls", &peer(at)])
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("a log"))
+            .stderr(log);
+        if !matches!(self.trust, Trust::Plain) {
+            etcd.arg("--cert-file").arg(folder.join("cert.pem"));
+            etcd.arg("--key-file").arg(folder.join("key.pem"));
+        }
+        if let Trust::Mutual(..) = self.trust {
+            etcd.arg("--client-cert-auth").arg("--trusted-ca-file").arg(folder.join("clients.pem"));
+        }
+        etcd.spawn().expect("etcd starts")
+    }
+
+    /// Kills a member.
+    #[allow(dead_code, reason = "not every test program needs it")]
+    pub(crate) fn kill(&mut self, at: usize) {
+        self.processes[at].kill().expect("killed");
+        self.processes[at].wait().expect("gone");
+    }
+
+    /// Starts a member again that was killed.
+    #[allow(dead_code, reason = "not every test program needs it")]
+    pub(crate) fn restart(&mut self, at: usize) {
+        self.processes[at] = self.spawn(at);
     }
 
     pub(crate) fn client(&self) -> Etcd {

@@ -12,6 +12,22 @@ use std::time::{Duration, Instant};
 /// Shorter sleeps spin: putting a thread to sleep and waking it takes longer.
 const SPIN_NS: u64 = 10_000;
 
+/// The time since the machine was started. Where the system has such a clock it goes on while the machine is suspended, which
+/// `Instant` does not.
+#[cfg(feature = "tcp")]
+pub fn since_boot() -> Duration {
+    #[cfg(target_os = "linux")]
+    {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        static BEGAN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+        BEGAN.elapsed()
+    }
+}
+
 /// The fabric's clock and its timers.
 #[derive(Debug)]
 pub(super) struct Clock {

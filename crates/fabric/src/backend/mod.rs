@@ -19,6 +19,8 @@ pub mod signals;
 pub mod tcp;
 mod wakers;
 
+#[cfg(feature = "tcp")]
+pub use clock::since_boot;
 pub use pages::large_pages;
 pub use prefetch::{prefetch, prefetch_far};
 pub use run::block_on;

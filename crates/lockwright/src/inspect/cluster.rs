@@ -22,7 +22,8 @@ pub struct ClusterInfo {
     pub servers: Vec<String>,
     /// The shards that are served; others have no owner.
     pub served: Vec<ServedShard>,
-    /// The members of its etcd, if the address named them: where each is, and its version or what is wrong with it.
+    /// The members of its etcd, if the address named them: where each is, and its version or what is wrong with it: it does
+    /// not answer, has no leader, or raises an alarm.
     pub etcd: Vec<(String, Result<String, String>)>,
 }
 
@@ -81,7 +82,7 @@ impl ClusterInfo {
             shards: map.shards,
             servers: map.servers.into_values().map(|(_, at)| at).collect(),
             served: served.collect(),
-            etcd: versions(options, endpoints),
+            etcd: health(options, endpoints),
         })
     }
 }
@@ -100,21 +101,21 @@ impl ClusterInfo {
 }
 
 #[cfg(feature = "cluster")]
-fn versions(options: &ClientOptions, endpoints: Vec<String>) -> Vec<(String, Result<String, String>)> {
+fn health(options: &ClientOptions, endpoints: Vec<String>) -> Vec<(String, Result<String, String>)> {
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return Vec::new();
     };
-    let version = |endpoint: String| {
+    let health = |endpoint: String| {
         let asked = options.etcd_options(vec![endpoint.clone()]).and_then(|options| {
             let mut etcd = lockwright_cluster::etcd::Etcd::new(options);
-            runtime.block_on(etcd.version()).map_err(|error| error.to_string())
+            runtime.block_on(etcd.health()).map_err(|error| error.to_string())
         });
         (endpoint, asked)
     };
-    endpoints.into_iter().map(version).collect()
+    endpoints.into_iter().map(health).collect()
 }
 
 #[cfg(not(feature = "cluster"))]
-fn versions(_: &ClientOptions, _: Vec<String>) -> Vec<(String, Result<String, String>)> {
+fn health(_: &ClientOptions, _: Vec<String>) -> Vec<(String, Result<String, String>)> {
     Vec::new()
 }

@@ -98,6 +98,8 @@ pub(crate) struct LinkState {
     /// Of a shard of a cluster: what is known of its owner; and whether a lookup of it is under way.
     pub(super) belief: Option<ShardBelief>,
     asks: bool,
+    /// Why there is no session, as it was found last.
+    trouble: Option<String>,
     /// The server is one of a cluster, and has no locks itself.
     elsewhere: bool,
 }
@@ -175,9 +177,12 @@ impl LinkState {
 
     /// Whether the server was heard lately: three heartbeats at most. Longer, and it may have given us up.
     pub(crate) fn is_reachable(&self) -> bool {
-        let is_owner = self.belief.as_ref().is_none_or(ShardBelief::is_certain);
-        is_owner
-            && self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.lease().silence())
+        self.belief.as_ref().is_none_or(ShardBelief::is_certain) && self.is_heard()
+    }
+
+    /// Whether the server answers. The owner of a shard may do so, and not be certain that it is the owner.
+    fn is_heard(&self) -> bool {
+        self.ep.as_ref().is_some_and(|ep| ep.is_connected() && ep.silence() <= ep.lease().silence())
     }
 
     /// Whether what this client holds is surely its own: the rule by which a guard is `Held`.
@@ -200,7 +205,8 @@ impl LinkState {
     pub(crate) fn expire(&mut self) {
         let (silent, lease) = (self.unacknowledged(), self.lease);
         if silent > lease {
-            wake(self.table.expire(Instant::now(), silent, lease));
+            let why = self.why_silent(silent);
+            wake(self.table.expire(Instant::now(), silent, lease, &why));
             self.flush();
         }
         if self.claims_until.is_some_and(|until| Instant::now() > until) {
@@ -420,6 +426,7 @@ impl Remote {
         line.claims_until = line.table.has_claims().then(|| before.map_or(until, |before| before.min(until)));
         let fate = ep.close_reason();
         line.ep = Some(ep);
+        line.trouble = None;
         if let Some(belief) = &mut line.belief {
             belief.begin();
         }
@@ -450,13 +457,19 @@ impl Remote {
             match self.options.connect(std::mem::replace(&mut again, true)).await {
                 Ok(ep) if !self.is_past(&ep) => return self.begin(ep),
                 session => {
-                    drop(session.map(|ep| ep.close()));
-                    self.line().expire();
+                    self.not_back(session.map(|ep| ep.close()).err());
                     tokio::time::sleep(pause).await;
                 }
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
+    }
+
+    /// There is no session yet.
+    fn not_back(&self, why: Option<String>) {
+        let mut line = self.line();
+        line.trouble = why;
+        line.expire();
     }
 
     fn fail(&self, line: &mut LinkState, why: &str) {
@@ -562,6 +575,7 @@ fn run(options: RemoteOptions, tell: &mpsc::Sender<Result<Arc<Remote>, String>>)
                 closed: false,
                 belief: options.shard.as_ref().map(|_| ShardBelief::new()),
                 asks: false,
+                trouble: None,
                 elsewhere: false,
             }),
             runtime: runtime.handle().clone(),

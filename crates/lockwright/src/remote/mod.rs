@@ -336,9 +336,9 @@ impl Future for Acquiring {
         match line.table.stage(id) {
             Some(Stage::Wanted { .. }) if this.is_late() => {
                 this.id = None;
+                let why = line.why_late(this.remote.timeout());
                 drop(line);
                 this.remote.give_up(id);
-                let why = link::late(this.remote.timeout());
                 Poll::Ready(Err(Refused::Error(LockError::Disconnected(why))))
             }
             Some(Stage::Wanted { .. }) => {

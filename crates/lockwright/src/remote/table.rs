@@ -422,18 +422,13 @@ impl Table {
         waits.map(|request| Request::Waited { id: request.id, ns: waited(request.since) }).collect()
     }
 
-    /// It is `now`. Nothing was heard for `silent`, and others may have been granted the locks: held ones are lost, and requests
-    /// that have waited for that long fail. Returns whom to wake.
-    pub fn expire(&mut self, now: Instant, silent: Duration, lease: Duration) -> Vec<Waker> {
+    /// It is `now`. Nothing that counts was heard for `silent`, and others may have been granted the locks: held ones are lost, and
+    /// requests that have waited for that long fail, as `why` says. Returns whom to wake.
+    pub fn expire(&mut self, now: Instant, silent: Duration, lease: Duration, why: &str) -> Vec<Waker> {
         if silent <= lease {
             return Vec::new();
         }
-        let why = || {
-            let secs = silent.as_secs_f64();
-            Refused::Error(LockError::Disconnected(format!(
-                "the server could not be reached for {secs:.1} s"
-            )))
-        };
+        let why = || Refused::Error(LockError::Disconnected(why.to_owned()));
         let mut woken = self.expire_retained();
         for at in 0..self.slots.len() {
             let Some(id) = self.slots[at].as_ref().map(|request| request.id) else { continue };

@@ -9,12 +9,13 @@ use lockwright_sim::check::Checker;
 use lockwright_sim::explore::{Options, Outcome};
 use lockwright_sim::model;
 
-const NONE: Faults = Faults { crashes: 0, pauses: 0, cuts: 0, moves: 0, deaths: 0, suspends: 0, races: 0 };
+const NONE: Faults =
+    Faults { crashes: 0, pauses: 0, cuts: 0, moves: 0, deaths: 0, suspends: 0, races: 0, breaks: 0 };
 
 /// A case: its name, what goes wrong.
 type Case = (&'static str, &'static str, Faults);
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 10] = [
     ("healthy", "two writers, two servers, clocks of different rates", NONE),
     ("race", "the same, and both servers take a shard that nobody has", Faults { races: 1, ..NONE }),
     ("crash", "the same, and a server is killed", Faults { crashes: 1, ..NONE }),
@@ -26,6 +27,16 @@ const CASES: [Case; 8] = [
         "suspend",
         "the same, a server is killed, and the machine of a client is suspended",
         Faults { crashes: 1, suspends: 1, ..NONE },
+    ),
+    (
+        "crash in a move",
+        "the same, the shard is handed over, and a server is killed",
+        Faults { crashes: 1, moves: 1, ..NONE },
+    ),
+    (
+        "break",
+        "the same, a grant is broken, and a server is killed",
+        Faults { crashes: 1, breaks: 1, ..NONE },
     ),
 ];
 
@@ -62,6 +73,8 @@ const SHIPPED: Rules = Rules {
     promise_forgotten: false,
     tokens_reused: false,
     claims_refused: false,
+    broken_unread: false,
+    holders_forgotten: false,
 };
 
 const fn broken(
@@ -75,7 +88,7 @@ const fn broken(
 }
 
 /// All that are broken.
-pub(crate) const BROKEN: [Broken; 12] = [
+pub(crate) const BROKEN: [Broken; 14] = [
     broken(
         "cluster-no-margin",
         Checker::Exclusion,
@@ -159,6 +172,20 @@ pub(crate) const BROKEN: [Broken; 12] = [
         "a new owner does not let those go on who hold locks and are alive",
         Rules { claims_refused: true, ..SHIPPED },
         "crash",
+    ),
+    broken(
+        "cluster-broken-unread",
+        Checker::Holders,
+        "a new owner lets a client go on whose grant was broken",
+        Rules { broken_unread: true, ..SHIPPED },
+        "break",
+    ),
+    broken(
+        "cluster-holders-forgotten",
+        Checker::Holders,
+        "a server that hands the shard over takes holders out of the registry, too",
+        Rules { holders_forgotten: true, ..SHIPPED },
+        "move",
     ),
 ];
 

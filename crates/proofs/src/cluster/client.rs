@@ -64,8 +64,10 @@ pub(super) struct Client {
     pub(super) life: Life,
     /// It was asleep, and has not heard of a server since: nothing but its token keeps it from doing harm.
     pub(super) unaware: bool,
-    /// It was never asleep, and was told that it had lost what it holds.
-    pub(super) robbed: bool,
+    /// The token of what it was told that it had lost, though it was never asleep.
+    pub(super) robbed: Option<u64>,
+    /// The token of what a new owner has confirmed just now.
+    pub(super) confirmed: Option<u64>,
     slept: bool,
     pub(super) clock: Duration,
     pub(super) belief: Belief,
@@ -88,7 +90,8 @@ impl Client {
         Self {
             life: Life::Runs,
             unaware: false,
-            robbed: false,
+            robbed: None,
+            confirmed: None,
             slept: false,
             clock: Duration::ZERO,
             belief: Belief::default(),
@@ -110,9 +113,17 @@ impl Client {
         }
     }
 
-    /// Whether it acts as if it held the lock.
-    pub(super) fn believes(&self) -> bool {
-        let holds = matches!(self.stage, Stage::Held { .. } | Stage::Claimed { .. });
+    /// The token of what it holds, as far as it knows.
+    pub(super) const fn holds(&self) -> Option<u64> {
+        match self.stage {
+            Stage::Held { token, .. } | Stage::Claimed { token, .. } => Some(token),
+            _ => None,
+        }
+    }
+
+    /// Whether it acts as if it held the lock: not by a grant that an operator has broken.
+    pub(super) fn believes(&self, broken: Option<u64>) -> bool {
+        let holds = self.holds().is_some_and(|token| Some(token) != broken);
         holds && self.life == Life::Runs && !self.unaware
     }
 
@@ -201,13 +212,16 @@ impl Client {
                 let key = self.session.as_ref().expect("it was said in one").key;
                 match self.stage {
                     Stage::Wanted => self.stage = Stage::Granted { token },
-                    Stage::Claimed { .. } => (self.stage, self.unaware) = (Stage::Held { token, key }, false),
+                    Stage::Claimed { .. } => {
+                        (self.stage, self.unaware) = (Stage::Held { token, key }, false);
+                        self.confirmed = Some(token);
+                    }
                     _ => {}
                 }
             }
             Answer::Lost => {
-                if let Stage::Held { .. } | Stage::Claimed { .. } = self.stage {
-                    self.robbed = !self.slept;
+                if let Some(token) = self.holds() {
+                    self.robbed = (!self.slept).then_some(token);
                     self.lose();
                 }
                 self.unaware = false;

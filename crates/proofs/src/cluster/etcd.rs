@@ -1,6 +1,6 @@
 //! etcd: one register after the other, and leases that are over some time after their last renewal.
 
-use lockwright_cluster::keys::{Keys, Registered, ServerId};
+use lockwright_cluster::keys::{BrokenGrants, Keys, Registered, ServerId, parse_broken};
 use lockwright_cluster::map::{Item, ShardMap};
 use lockwright_cluster::txn::{Compare, Op, Outcome, Revision, Txn};
 use std::collections::BTreeMap;
@@ -109,6 +109,13 @@ impl Etcd {
             })
             .collect();
         ShardMap::read(NAME, self.revision, &items).expect("it has a config")
+    }
+
+    /// Grants that were broken.
+    pub(super) fn broken(&self) -> BrokenGrants {
+        let prefix = keys().brokens(0);
+        let of = self.values.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(&prefix));
+        of.map(|(key, (value, ..))| parse_broken(&key[prefix.len()..], value).expect("written so")).collect()
     }
 
     /// The registry.

@@ -2,9 +2,10 @@
 
 use super::client::{self, Client, Stage};
 use super::etcd::Etcd;
-use super::server::{self, Purpose, Server};
+use super::server::{self, Purpose, Request, Server};
 use super::step::Step;
 use lockwright_cluster::Rules;
+use lockwright_cluster::txn::Outcome;
 use lockwright_sim::check::{Checker, Violation};
 use lockwright_sim::model::{Model, Part};
 use std::hash::{Hash, Hasher};
@@ -39,6 +40,8 @@ pub struct Faults {
     pub suspends: u8,
     /// The shard begins without an owner, and both servers take it.
     pub races: u8,
+    /// Break a grant.
+    pub breaks: u8,
 }
 
 /// A case: what may go wrong, and how what is explored differs from what is shipped.
@@ -53,16 +56,18 @@ pub struct Cluster {
 /// Everything.
 #[derive(Clone, Debug)]
 pub struct State {
-    etcd: Part<Etcd>,
+    pub(super) etcd: Part<Etcd>,
     servers: [Part<Ticking<Server>>; 2],
     clients: [Part<Ticking<Client>>; 2],
     /// Which third of the ticks slow machines miss.
     phase: u8,
     /// Numbers given to servers.
     ids: u64,
-    left: Faults,
+    pub(super) left: Faults,
     /// The highest token that was believed.
     token: u64,
+    /// The token of the grant that was broken.
+    broken: Option<u64>,
 }
 
 /// Something with a clock, which is left out of what is compared.
@@ -83,16 +88,17 @@ impl Hash for Ticking<Client> {
 
 impl Hash for State {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.etcd, &self.servers, &self.clients, self.phase, self.ids, self.left, self.token).hash(state);
+        (&self.etcd, &self.servers, &self.clients, self.phase, self.ids, self.left, self.token, self.broken)
+            .hash(state);
     }
 }
 
 impl State {
-    fn server(&self, s: usize) -> &Server {
+    pub(super) fn server(&self, s: usize) -> &Server {
         &self.servers[s].0
     }
 
-    fn client(&self, c: usize) -> &Client {
+    pub(super) fn client(&self, c: usize) -> &Client {
         &self.clients[c].0
     }
 
@@ -122,7 +128,7 @@ impl State {
     }
 
     /// Whether the session of a client is still its server's.
-    fn has_server(&self, c: usize) -> bool {
+    pub(super) fn has_server(&self, c: usize) -> bool {
         self.client(c).session.as_ref().is_some_and(|session| {
             let server = self.server(session.server);
             server.shard.as_ref().is_some_and(|shard| shard.epoch() == session.epoch)
@@ -132,7 +138,7 @@ impl State {
     }
 
     /// Whether the session of a client is of no more use, as its connection or the map tells it.
-    fn is_past(&self, c: usize) -> bool {
+    pub(super) fn is_past(&self, c: usize) -> bool {
         let Some(session) = &self.client(c).session else { return false };
         let epoch = |s: usize| self.server(s).shard.as_ref().map(|shard| shard.epoch());
         !self.has_server(c) || epoch(1 - session.server) > Some(session.epoch)
@@ -188,6 +194,7 @@ impl Model for Cluster {
             ids: 0,
             left: self.faults,
             token: 0,
+            broken: None,
         };
         state.join(0);
         state.join(1);
@@ -244,6 +251,7 @@ impl Model for Cluster {
                 | Step::Sleeps(_)
                 | Step::Moves(_)
                 | Step::Cuts(_)
+                | Step::Breaks(_)
         )
     }
 }
@@ -252,6 +260,22 @@ impl State {
     fn execute(&mut self, s: usize) {
         let etcd: &mut Etcd = &mut self.etcd;
         self.servers[s].0.execute(s, etcd);
+        if let Some(Request {
+            purpose: Purpose::Break { token, .. }, outcome: Some(Outcome::Done(_)), ..
+        }) = self.server(s).request
+        {
+            self.broken = Some(token);
+        }
+    }
+
+    /// Whether the holder of this grant is there, and knows of it.
+    pub(super) fn is_known(&self, (key, token): (u128, u64)) -> bool {
+        (0..2).map(|c| self.client(c)).any(|client| {
+            let is_quiet = |session: &client::Session| {
+                session.key == key && session.to_client.is_empty() && session.to_server.is_empty()
+            };
+            client.stage == Stage::Held { token, key } && client.session.as_ref().is_some_and(is_quiet)
+        })
     }
 
     fn answered(&mut self, s: usize) {
@@ -262,144 +286,8 @@ impl State {
 
 impl Cluster {
     /// Whether a server is slow, and not dead. Then the second client asks for the lock when that begins.
-    const fn is_slow(&self) -> bool {
+    pub(super) const fn is_slow(&self) -> bool {
         self.faults.pauses + self.faults.cuts > 0
-    }
-
-    fn steps_of_server(&self, state: &State, s: usize, steps: &mut Vec<Step>) {
-        let server = state.server(s);
-        let lease = state.etcd.leases[s];
-        if lease.is_some_and(|(left, _)| left == 0) {
-            steps.push(Step::Expires(s));
-        }
-        if server.is_cut {
-            steps.push(Step::Heals(s));
-        } else if server.request.as_ref().is_some_and(|request| request.outcome.is_none()) {
-            steps.push(Step::Executes(s));
-        }
-        match server.life {
-            server::Life::Dead => return,
-            server::Life::Paused => return steps.push(Step::Continues(s)),
-            server::Life::Runs => {}
-        }
-        let is_late = lease.is_none_or(|(left, _)| left < TTL.as_nanos() as u64);
-        if server.renewal.is_some() {
-            steps.push(Step::Renewed(s));
-        } else if server.id.is_some() && is_late && !server.is_prompt && !server.is_cut {
-            steps.push(Step::Renews(s));
-        }
-        if server.id.is_none() && !server.is_cut {
-            steps.push(Step::Rejoins(s));
-        }
-        let is_certain = server.is_certain();
-        if server.request.as_ref().is_some_and(|request| request.outcome.is_some())
-            && (is_certain || server.id.is_none())
-        {
-            steps.push(Step::Answered(s));
-        }
-        let is_idle = server.request.is_none();
-        match &server.shard {
-            _ if server.is_cut => {}
-            None if is_idle && is_certain => {
-                if server.adopt(&state.etcd).is_some() {
-                    steps.push(Step::Adopts(s));
-                } else if server.take(&state.etcd, self.faults.races > 0).is_some() {
-                    steps.push(Step::Takes(s));
-                }
-            }
-            None => {}
-            Some(shard) => {
-                if !shard.is_still(&state.etcd.map().state(0)) {
-                    steps.push(Step::Closes(s));
-                }
-                let is_over = shard.waits_until().is_some_and(|until| server.clock >= until);
-                if is_idle && is_certain && is_over {
-                    steps.push(Step::WaitOver(s));
-                }
-                let other = state.server(1 - s).id;
-                if is_idle && state.left.moves > 0 && !shard.is_recovering() && other.is_some() {
-                    steps.push(Step::Moves(s));
-                }
-                for (key, c) in server.sessions().filter(|_| is_idle && is_certain) {
-                    let client = state.client(c);
-                    let is_its = client.session.as_ref().is_some_and(|session| session.key == key);
-                    let holds = matches!(client.stage, Stage::Held { key: of, .. } | Stage::Claimed { key: of, .. } if of == key);
-                    if !server.is_in_the_way(key) {
-                        continue;
-                    }
-                    if client.life != client::Life::Runs || !is_its && (client.unaware || !holds) {
-                        steps.push(Step::Evicts(s, key));
-                    }
-                }
-            }
-        }
-        // The owner, while the first client wants something of it.
-        let is_asked = state.client(0).session.as_ref().is_some_and(|session| session.server == s)
-            && state.client(0).stage != Stage::Idle;
-        if is_asked && state.left.pauses > 0 {
-            steps.push(Step::Pauses(s));
-        }
-        if is_asked && state.left.cuts > 0 {
-            steps.push(Step::Cuts(s));
-        }
-        // One of them has to be left.
-        if state.left.crashes > 0 && state.server(1 - s).life != server::Life::Dead {
-            steps.push(Step::Crashes(s));
-        }
-    }
-
-    fn steps_of_client(&self, state: &State, c: usize, steps: &mut Vec<Step>) {
-        let client = state.client(c);
-        match client.life {
-            client::Life::Dead => return,
-            client::Life::Asleep => return steps.push(Step::Wakes(c)),
-            client::Life::Runs => {}
-        }
-        let is_early = c == 1 && self.is_slow() && state.left == self.faults && state.client(0).done < 2;
-        match (client.stage, client.done) {
-            (Stage::Idle, 0) if is_early => {}
-            (Stage::Idle, 0) | (Stage::Held { .. }, _) => steps.push(Step::Acts(c)),
-            _ => {}
-        }
-        // The second is always where it should be.
-        if c == 0 && client.session.is_some() {
-            self.messages(state, c, steps);
-            if client.cares_to_probe() {
-                steps.push(Step::Probes(c));
-            }
-            // Nobody tells it of the new owner before the slow one knows itself: what it hears late is the point.
-            if state.is_past(c) && (!self.is_slow() || !state.has_server(c)) {
-                steps.push(Step::Leaves(c));
-            }
-        } else if c == 0 && client.stage != Stage::Idle {
-            for s in 0..2 {
-                let server = state.server(s);
-                let epoch = server.shard.as_ref().map(|shard| shard.epoch());
-                if server.life == server::Life::Runs && epoch >= Some(client.last.0.max(1)) {
-                    steps.push(Step::Connects(c, s));
-                }
-            }
-        }
-        if state.left.deaths > 0 {
-            steps.push(Step::Dies(c));
-        }
-        if state.left.suspends > 0 && matches!(client.stage, Stage::Held { .. }) {
-            steps.push(Step::Sleeps(c));
-        }
-    }
-
-    /// What is on its way between a client and its server.
-    fn messages(&self, state: &State, c: usize, steps: &mut Vec<Step>) {
-        let Some(session) = &state.client(c).session else { return };
-        let server = state.server(session.server);
-        let is_served = server.life == server::Life::Runs && server.has_session(session.key);
-        let may_serve = server.is_certain() || self.rules.answers_uncertain;
-        if is_served && may_serve && !session.to_server.is_empty() {
-            steps.push(Step::ToServer(c));
-        }
-        if !session.to_client.is_empty() {
-            steps.push(Step::ToClient(c));
-        }
     }
 
     fn apply(&self, state: &mut State, step: &Step) {
@@ -451,10 +339,12 @@ impl Cluster {
                 state.left.moves -= 1;
                 let (to, _) = state.server(1 - s).id.expect("it was listed");
                 let server = state.server_mut(s);
-                let shard = server.shard.as_mut().expect("it was listed");
-                shard.freeze();
-                let txn = shard.hand_over(to);
-                server.send((Purpose::HandOver, txn));
+                server.shard.as_mut().expect("it was listed").freeze();
+                server.hand_over(to);
+            }
+            Step::Breaks(s) => {
+                state.left.breaks -= 1;
+                state.server_mut(s).break_grant();
             }
             Step::Evicts(s, key) => state.server_mut(s).evict(key),
             Step::ToServer(c) => {
@@ -573,12 +463,22 @@ impl Cluster {
     }
 
     fn check(&self, state: &mut State) -> Result<(), Violation> {
-        if (0..2).all(|c| state.client(c).believes()) {
+        if (0..2).all(|c| state.client(c).believes(state.broken)) {
             return Err(Violation::new(Checker::Exclusion, "both clients believe that they hold the lock"));
         }
-        if let Some(c) = (0..2).find(|c| state.client(*c).robbed) {
+        let is_robbed = |token: u64| state.broken != Some(token);
+        if let Some(c) = (0..2).find(|c| state.client(*c).robbed.is_some_and(is_robbed)) {
             let what = format!("C{c} is alive, was told that it lost the lock, and had not let go of it");
             return Err(Violation::new(Checker::Holders, what));
+        }
+        for c in 0..2 {
+            if state.client(c).confirmed.is_none() {
+                continue;
+            }
+            if state.client_mut(c).confirmed.take() == state.broken && state.broken.is_some() {
+                let what = format!("a new owner lets C{c} go on with a grant that was broken");
+                return Err(Violation::new(Checker::Holders, what));
+            }
         }
         for c in 0..2 {
             if state.client(c).news.is_none() {

@@ -8,7 +8,7 @@ use lockwright_cluster::plan;
 use lockwright_cluster::shard::{Shard, Taker, Taking};
 use lockwright_cluster::txn::{Outcome, Revision, Txn};
 use lockwright_cluster::{Ownership, Rules};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ pub(super) enum Purpose {
     Register { key: u128, before: Option<u128> },
     EvictAll,
     Evict(u128),
+    Break { key: u128, token: u64 },
     HandOver,
 }
 
@@ -168,8 +169,7 @@ impl Server {
                 if self.id.is_none() {
                     return;
                 }
-                let broken = BTreeSet::new();
-                let shard = taking.taken(revision, etcd.sessions(), broken, self.clock, WAIT);
+                let shard = taking.taken(revision, etcd.sessions(), etcd.broken(), self.clock, WAIT);
                 self.next_token = shard.next_token();
                 self.shard = Some(shard);
             }
@@ -191,6 +191,15 @@ impl Server {
                 }
                 self.forget(key);
             }
+            Purpose::Break { key, token } => {
+                if let Some(shard) = &mut self.shard {
+                    shard.broke(token, key);
+                }
+                if self.holder.take_if(|holder| *holder == (key, token)).is_some() {
+                    self.say(key, Answer::Lost);
+                    self.grant();
+                }
+            }
             Purpose::HandOver => self.close(),
         }
     }
@@ -200,6 +209,28 @@ impl Server {
         (self.shard, self.holder) = (None, None);
         self.queue.clear();
         self.sessions.clear();
+    }
+
+    /// Hands the frozen shard over.
+    pub(super) fn hand_over(&mut self, to: ServerId) {
+        let idle: Vec<_> = self.sessions.keys().copied().filter(|key| !self.is_in_the_way(*key)).collect();
+        if let Some(shard) = &self.shard {
+            let txn = shard.hand_over(to, &idle);
+            self.send((Purpose::HandOver, txn));
+        }
+    }
+
+    /// The grant that could be broken now.
+    pub(super) fn breakable(&self) -> Option<(u128, u64)> {
+        self.holder.filter(|_| self.shard.as_ref().is_some_and(|shard| !shard.is_recovering()))
+    }
+
+    /// An operator breaks the grant.
+    pub(super) fn break_grant(&mut self) {
+        if let (Some((key, token)), Some(shard)) = (self.holder, &self.shard) {
+            let txn = shard.break_grant(token, key);
+            self.send((Purpose::Break { key, token }, txn));
+        }
     }
 
     /// Evicts a session.

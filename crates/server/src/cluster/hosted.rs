@@ -184,7 +184,11 @@ impl Hosted {
     /// Tries to hand it over. `true`: it is another's.
     pub(super) async fn hand_over(&self, etcd: &mut Etcd, lease: LeaseId) -> Result<bool, EtcdError> {
         let Some(to) = self.moving else { return Ok(false) };
-        let txn = self.shard(|shard| shard.hand_over(to));
+        let txn = {
+            let mut table = self.dispatcher.lock_table();
+            let idle = table.idle_sessions();
+            table.sharded.as_mut().expect("it is one").shard.hand_over(to, &idle)
+        };
         Ok(matches!(etcd.txn(&txn, lease).await?, Outcome::Done(_)))
     }
 

@@ -15,7 +15,7 @@ use crate::dispatcher::Admission;
 use crate::durable::{TOKENS_PER_SECOND, of_texts};
 use crate::lock_table::sharded::LeaseClock;
 use lockwright_cluster::etcd::{Etcd, EtcdError, LeaseId};
-use lockwright_cluster::keys::{Keys, Registered, ServerId};
+use lockwright_cluster::keys::{Keys, Registered, ServerId, parse_broken};
 use lockwright_cluster::map::{Item, ShardMap};
 use lockwright_cluster::shard::{Taker, Taking};
 use lockwright_cluster::txn::{Compare, Op, Outcome, Revision, Txn};
@@ -358,7 +358,7 @@ impl Member {
         let of_locks = of_locks.iter().filter_map(|item| of_texts(&last(item, &values)?, &item.value));
         let registered =
             registered.iter().filter_map(|item| Registered::parse(&last(item, &sessions)?, &item.value));
-        let over = over.iter().filter_map(|item| u64::from_str_radix(&last(item, &broken)?, 16).ok());
+        let over = over.iter().filter_map(|item| parse_broken(&last(item, &broken)?, &item.value));
         let (now, wait) = (self.clock.now(), self.setup.tcp.lease().at_server());
         let shard = taking.taken(revision, registered, over.collect(), now, wait);
         let (lease, bell) = (Arc::clone(&self.clock), Arc::clone(&self.bell));
@@ -420,7 +420,10 @@ impl Member {
     /// that no server could take is left until the lease ends by itself.
     async fn leave(mut self) {
         let Ok(mut map) = self.read().await else { return };
-        for number in self.hosted.keys().copied().collect::<Vec<_>>() {
+        // Those first whose new owner need not wait for a client that may be dead.
+        let mut numbers: Vec<_> = self.hosted.keys().copied().collect();
+        numbers.sort_by_key(|number| !self.hosted[number].are_all_clients_here());
+        for number in numbers {
             let Some(heir) = plan::heir(&map, self.tenancy.server) else { return };
             let Some(hosted) = self.hosted.get_mut(&number) else { continue };
             if !hosted.freeze(heir) && hosted.moving.is_none() {

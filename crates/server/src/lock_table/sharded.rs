@@ -19,8 +19,8 @@ use lockwright::wire::{Kind, Request, Response};
 use lockwright_cluster::Shard;
 use lockwright_cluster::keys::SessionKey;
 use lockwright_cluster::txn::{Op, Txn};
+use lockwright_fabric::backend::since_boot;
 use lockwright_fabric::backend::tcp::SessionEnd;
-use nix::time::{ClockId, clock_gettime};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -40,7 +40,7 @@ pub(crate) struct LeaseClock {
 impl LeaseClock {
     /// The time since the machine was started. It goes on while the machine is suspended, as etcd's does.
     pub(crate) fn now(&self) -> Duration {
-        clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock").into()
+        since_boot()
     }
 
     /// It is certain for `left` from `now` on, or not at all.
@@ -52,6 +52,18 @@ impl LeaseClock {
     pub(crate) fn left(&self) -> Option<Duration> {
         let until = Duration::from_nanos(self.until.load(SeqCst));
         until.checked_sub(self.now()).filter(|left| !left.is_zero())
+    }
+}
+
+impl Session {
+    /// Whether it neither holds nor waits for anything.
+    fn is_idle(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+    }
+
+    /// Whether its client may be dead.
+    fn is_silent(&self, now: Instant) -> bool {
+        self.probed.is_none_or(|at| now.saturating_duration_since(at) >= SILENT)
     }
 }
 
@@ -95,7 +107,7 @@ pub(crate) enum Work {
     Forget(SessionKey),
     Break {
         by: Breaker,
-        tokens: Vec<u64>,
+        grants: Vec<(u64, SessionKey)>,
     },
     Value(ValueWork),
     Reserve,
@@ -151,14 +163,14 @@ impl LockTable {
         }
         if let Request::Break { token, ref name, .. } = request {
             let space = self.session(peer).and_then(|session| session.space.clone());
-            let tokens = match space {
-                Some(Space::Own(space)) => self.tokens_to_break(space, name, token),
+            let grants = match space {
+                Some(Space::Own(space)) => self.grants_to_break(space, name, token),
                 _ => Vec::new(),
             };
-            if !tokens.is_empty() {
+            if !grants.is_empty() {
                 let peer = (peer, self.session(peer)?.serial);
                 let by = Breaker::Session { peer, request };
-                self.sharded.as_mut()?.ask_for(Work::Break { by, tokens });
+                self.sharded.as_mut()?.ask_for(Work::Break { by, grants });
                 return None;
             }
         }
@@ -219,16 +231,20 @@ impl LockTable {
         true
     }
 
-    /// The tokens of the grant that is to be broken.
-    fn tokens_to_break(&mut self, space: SpaceNumber, name: &LockName, token: u64) -> Vec<u64> {
-        let mut tokens = Vec::new();
+    /// The grants that are to be broken: their tokens, and whose they are.
+    fn grants_to_break(&mut self, space: SpaceNumber, name: &LockName, token: u64) -> Vec<(u64, SessionKey)> {
+        let mut grants = Vec::new();
         for kind in [Kind::Keyed, Kind::Ranges, Kind::Semaphores] {
             let Some(lock) = self.directory.open(space, kind, name.clone()) else { continue };
             let holders = self.holders(lock).filter(|(_, request, _)| request.is_held_with(token));
-            tokens.extend(holders.flat_map(|(_, request, held)| [Some(held), request.before]).flatten());
+            let key = |peer: u32| self.sessions.get(peer as usize)?.as_ref().map(|session| session.key);
+            let tokens = holders.flat_map(|(peer, request, held)| {
+                [Some(held), request.before].map(|token| token.zip(key(peer)))
+            });
+            grants.extend(tokens.flatten());
             self.directory.close(lock);
         }
-        tokens
+        grants
     }
 
     /// Takes a lock of a shard away, as the page is asked to. Whether there was such a grant comes once that is in etcd; `None`: there
@@ -239,11 +255,11 @@ impl LockTable {
         name: &LockName,
         token: u64,
     ) -> Option<UnboundedReceiver<bool>> {
-        let tokens = self.tokens_to_break(space, name, token);
-        let sharded = self.sharded.as_mut().filter(|_| !tokens.is_empty())?;
+        let grants = self.grants_to_break(space, name, token);
+        let sharded = self.sharded.as_mut().filter(|_| !grants.is_empty())?;
         let (tell, told) = unbounded_channel();
         let by = Breaker::Page { space, name: name.clone(), token, tell };
-        sharded.ask_for(Work::Break { by, tokens });
+        sharded.ask_for(Work::Break { by, grants });
         Some(told)
     }
 
@@ -258,21 +274,24 @@ impl LockTable {
         self.say(peer, &Response::Certain { sent, left });
     }
 
-    /// Whether every client in the registry was heard from lately. The server that takes the shard over would have to wait
-    /// for the others.
+    /// Whether every client that holds something or waits for it was heard from lately. The server that takes the shard over would
+    /// have to wait for the others.
     pub(crate) fn are_all_clients_here(&self, now: Instant) -> bool {
         let Some(sharded) = &self.sharded else { return true };
-        let is_here = |session: &&Session| {
-            session.registered && session.probed.is_some_and(|at| now.saturating_duration_since(at) < SILENT)
-        };
-        let here = self
-            .sessions
-            .iter()
-            .flatten()
-            .filter(is_here)
-            .filter(|s| sharded.shard.is_registered(s.key))
-            .count();
-        here == sharded.shard.sessions()
+        let is_here = |session: &&Session| session.is_idle() || !session.is_silent(now);
+        let here = self.registered_sessions().filter(is_here).filter(|s| sharded.shard.is_registered(s.key));
+        here.count() == sharded.shard.sessions()
+    }
+
+    /// The registered sessions that neither hold nor wait for anything: silent ones first.
+    pub(crate) fn idle_sessions(&self) -> Vec<SessionKey> {
+        let mut idle: Vec<_> = self.registered_sessions().filter(|session| session.is_idle()).collect();
+        idle.sort_by_key(|session| session.probed);
+        idle.iter().map(|session| session.key).collect()
+    }
+
+    fn registered_sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.iter().flatten().filter(|session| session.registered)
     }
 
     /// The map of the cluster, as it is sent.
@@ -321,8 +340,8 @@ impl LockTable {
                 }
                 Work::Evict { keys, .. } => Some(shard.evict(keys).unwrap_or_default()),
                 Work::Forget(key) => shard.evict(&[*key]),
-                Work::Break { tokens, .. } => {
-                    let txns = tokens.iter().map(|token| shard.break_grant(*token));
+                Work::Break { grants, .. } => {
+                    let txns = grants.iter().map(|(token, key)| shard.break_grant(*token, *key));
                     txns.reduce(|mut all, txn| {
                         all.then.extend(txn.then);
                         all
@@ -368,12 +387,14 @@ impl LockTable {
                 }
             }
             Work::Forget(key) => sharded.shard.evicted(&[key]),
-            Work::Break { by: Breaker::Session { peer: (peer, serial), request }, .. } => {
+            Work::Break { by: Breaker::Session { peer: (peer, serial), request }, grants } => {
+                grants.into_iter().for_each(|(token, key)| sharded.shard.broke(token, key));
                 if self.session(peer).is_some_and(|session| session.serial == serial) {
                     self.handle_rare(peer, request);
                 }
             }
-            Work::Break { by: Breaker::Page { space, name, token, tell }, .. } => {
+            Work::Break { by: Breaker::Page { space, name, token, tell }, grants } => {
+                grants.into_iter().for_each(|(token, key)| sharded.shard.broke(token, key));
                 self.decide();
                 let broken = self.break_own(space, &name, token) == Ok(true);
                 self.decide();

@@ -5,7 +5,8 @@
 
 use crate::wire::{Request, Response};
 use lockwright_cluster::Belief;
-use std::time::{Duration, Instant};
+use lockwright_fabric::backend::since_boot;
+use std::time::Duration;
 
 /// A probe that was not answered for so long is sent again.
 const UNANSWERED: Duration = Duration::from_millis(500);
@@ -13,8 +14,8 @@ const UNANSWERED: Duration = Duration::from_millis(500);
 /// What is known of the owner's certainty.
 #[derive(Debug)]
 pub(crate) struct ShardBelief {
-    /// Times are counted from here.
-    began: Instant,
+    /// One that goes on while the machine is suspended, as the server's does.
+    clock: fn() -> Duration,
     belief: Belief,
     /// When the last probe was sent, if it was not answered.
     probed: Option<Duration>,
@@ -26,12 +27,17 @@ pub(crate) struct ShardBelief {
 
 impl ShardBelief {
     pub(crate) fn new() -> Self {
+        Self::by(since_boot)
+    }
+
+    /// By another clock.
+    fn by(clock: fn() -> Duration) -> Self {
         let (belief, longest) = (Belief::default(), Duration::ZERO);
-        Self { began: Instant::now(), belief, probed: None, longest, kept_back: Vec::new() }
+        Self { clock, belief, probed: None, longest, kept_back: Vec::new() }
     }
 
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        (self.clock)()
     }
 
     /// A session begins: what an earlier owner said is no reason to believe this one.
@@ -88,12 +94,30 @@ impl ShardBelief {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     const SECOND: u64 = 1_000_000_000;
 
     fn probe(belief: &mut ShardBelief) -> u64 {
         let Some(Request::Probe { sent }) = belief.probe() else { panic!("a probe is due") };
         sent
+    }
+
+    thread_local! {
+        static NOW: Cell<Duration> = const { Cell::new(Duration::from_secs(100)) };
+    }
+
+    #[test]
+    fn a_grant_that_was_on_its_way_while_the_machine_was_suspended_does_not_count() {
+        let suspended_for = |secs| NOW.set(NOW.get() + Duration::from_secs(secs));
+        let mut belief = ShardBelief::by(|| NOW.get());
+        let sent = probe(&mut belief);
+        assert_eq!(belief.heard(sent, 2 * SECOND), []);
+        let grant = Response::Granted { id: 1, token: 5 };
+        assert!(belief.is_certain());
+        suspended_for(3600);
+        assert_eq!(belief.keep_back(1, grant), None, "its server may have lost the shard");
+        assert!(belief.uncertain_for() > Duration::from_secs(3500), "and so may its client what it holds");
     }
 
     #[test]

@@ -172,11 +172,16 @@ impl Follower {
 
     #[cfg(feature = "cluster")]
     async fn ask_etcd(&self, address: &ClusterAddress, last: String) -> Result<ShardMap, String> {
-        use lockwright_cluster::etcd::Etcd;
+        use lockwright_cluster::etcd::{Etcd, EtcdError};
         use lockwright_cluster::keys::Keys;
         let mut etcd = Etcd::new(self.options.etcd_options(address.endpoints.clone())?);
         let keys = Keys::new(&address.name);
-        let (revision, items) = etcd.range(&keys.map()).await.map_err(|error| error.to_string())?;
+        let read = match etcd.range(&keys.map()).await {
+            // Without a leader a member still knows where servers were, and those say what has changed.
+            Err(error @ EtcdError::Unreachable(_)) => etcd.range_here(&keys.map()).await.map_err(|_| error),
+            read => read,
+        };
+        let (revision, items) = read.map_err(|error| error.to_string())?;
         let map = ShardMap::read(&address.name, revision, &items);
         let map = map.ok_or_else(|| format!("there is no cluster called {} in this etcd", address.name))?;
         // Those servers are asked the next time.

@@ -1,10 +1,11 @@
 //! A link to the owner of a shard of a cluster: where that is, whether what it says counts, and when to look for another.
 
-use super::{LinkState, Remote, RemoteOptions, Session, wake};
+use super::{LinkState, Remote, RemoteOptions, Session, late, wake};
 use crate::remote::cluster::belief::ShardBelief;
 use crate::remote::cluster::follow::Follower;
 use crate::wire::Response;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A shard of a cluster.
 #[derive(Clone, Debug)]
@@ -51,6 +52,27 @@ impl LinkState {
         let probe = self.belief.as_mut().filter(|_| self.ep.is_some()).and_then(ShardBelief::probe);
         if let Some(probe) = probe {
             self.say(&probe);
+        }
+    }
+
+    /// Why nothing that counts was heard for `silent`.
+    pub(super) fn why_silent(&self, silent: Duration) -> String {
+        let secs = silent.as_secs_f64();
+        if self.belief.is_some() && self.is_heard() {
+            return format!(
+                "the server answers, but has not been certain of its lease in etcd for {secs:.1} s: it does not reach etcd, or \
+                 etcd has no leader"
+            );
+        }
+        let why = self.trouble.as_ref().map_or(String::new(), |why| format!(": {why}"));
+        format!("the server could not be reached for {secs:.1} s{why}")
+    }
+
+    /// Why a try was not answered within `patience`.
+    pub(in crate::remote) fn why_late(&self, patience: Duration) -> String {
+        match &self.belief {
+            Some(belief) if !belief.is_certain() => self.why_silent(self.unacknowledged().max(patience)),
+            _ => late(patience),
         }
     }
 }

@@ -35,7 +35,7 @@ impl Table {
         let since = self.slots.iter().flatten().map(|request| request.since);
         let now = if all_have_waited { since.max().map(|since| since + 2 * LEASE) } else { since.min() };
         if let Some(now) = now {
-            let _ = self.expire(now, 2 * LEASE, LEASE);
+            let _ = self.expire(now, 2 * LEASE, LEASE, "it is silent");
         }
     }
 

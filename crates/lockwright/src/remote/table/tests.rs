@@ -98,10 +98,10 @@ fn what_the_server_took_is_not_said_again() {
 fn silence_beyond_the_lease_ends_everything() {
     let (mut table, held, wanted) = table();
     let (now, lease) = (Instant::now() + Duration::from_secs(60), Duration::from_secs(2));
-    table.expire(now, Duration::from_secs(1), lease);
-    table.expire(now, lease, lease);
+    table.expire(now, Duration::from_secs(1), lease, "it is silent");
+    table.expire(now, lease, lease, "it is silent");
     assert!(matches!(table.stage(held), Some(Stage::Held { .. })), "the lease is not over yet");
-    table.expire(now, Duration::from_secs(3), lease);
+    table.expire(now, Duration::from_secs(3), lease, "it is silent");
     assert!(matches!(table.stage(held), Some(Stage::Lost(LostReason::Disconnected))));
     assert!(matches!(table.stage(wanted), Some(Stage::Failed(_))));
 }
@@ -110,13 +110,13 @@ fn silence_beyond_the_lease_ends_everything() {
 fn a_waiter_that_began_when_the_server_was_silent_already_waits_for_a_lease_of_its_own() {
     let (mut table, held, wanted) = table();
     let (since, lease) = (table.request(wanted).unwrap().since, Duration::from_secs(2));
-    table.expire(since + lease, Duration::from_secs(30), lease);
+    table.expire(since + lease, Duration::from_secs(30), lease, "it is silent");
     assert!(matches!(table.stage(held), Some(Stage::Lost(_))));
     assert!(
         matches!(table.stage(wanted), Some(Stage::Wanted { wait: true })),
         "it has waited for a lease only"
     );
-    table.expire(since + lease + Duration::from_millis(1), Duration::from_secs(30), lease);
+    table.expire(since + lease + Duration::from_millis(1), Duration::from_secs(30), lease, "it is silent");
     assert!(matches!(table.stage(wanted), Some(Stage::Failed(_))));
 }
 
@@ -139,7 +139,7 @@ fn a_grant_that_nobody_took_is_not_taken_after_the_lease() {
     let (mut table, _, wanted) = table();
     table.hear(1, Response::Granted { id: wanted, token: 6 });
     let since = table.request(wanted).unwrap().since;
-    table.expire(since, Duration::from_secs(3), Duration::from_secs(2));
+    table.expire(since, Duration::from_secs(3), Duration::from_secs(2), "it is silent");
     assert!(
         matches!(table.stage(wanted), Some(Stage::Failed(_))),
         "others may have the lock, however young it is"
