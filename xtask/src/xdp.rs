@@ -1,6 +1,9 @@
 //! `cargo xtask xdp`: the decider as a program in the kernel, beside the model that it must not differ from; both deciders on a
 //! network that loses packets and machines; and the program made anew from its source.
 //!
+//! As a chore of its own it sends more than a million frames through the model, the decider in user space and the one in the
+//! kernel; as a step of the test command 200,000.
+//!
 //! Tests load the object that is in the tree, so they need no compiler, but root. Its source is compiled by `--build` alone.
 
 use crate::cluster::judge;
@@ -16,6 +19,10 @@ const SOURCE: &str = "decider.bpf.c";
 const OBJECT: &str = "decider.bpf.o";
 const TOOLS: &str = "apt-get install clang llvm libbpf-dev linux-libc-dev";
 
+/// How many sequences the test takes, and how many make a million frames and more.
+const SEQUENCES: &str = "LOCKWRIGHT_XDP_SEQUENCES";
+const MANY: u32 = 2_500;
+
 /// The test program of the command, and its tests.
 const NETWORK: &str = "decider_network";
 const USER_SPACE: &str = "whatever_happens_on_the_network_of_a_decider_no_count_under_a_lock_is_lost";
@@ -26,7 +33,8 @@ const KERNEL: &str =
 pub(crate) fn report(root: &Path) -> ExitCode {
     let may = setup::is_root();
     steps::count(&[
-        step("xdp: beside its model", || beside_model(root)),
+        step("xdp: its object", || object(root)),
+        step("xdp: beside its model", || beside_model(root, Some(MANY))),
         step("faults, decider in user space", || faults(root, may, USER_SPACE, "20")),
         step("faults, decider in the kernel", || faults(root, may, KERNEL, "20")),
     ])
@@ -34,7 +42,10 @@ pub(crate) fn report(root: &Path) -> ExitCode {
 
 /// A shorter version, as a step of the test command.
 pub(crate) fn ended(root: &Path, may: bool) -> Ended {
-    match beside_model(root) {
+    if object(root) == Ended::Failed {
+        return Ended::Failed;
+    }
+    match beside_model(root, None) {
         Ended::Passed => {}
         ended => return ended,
     }
@@ -44,13 +55,26 @@ pub(crate) fn ended(root: &Path, may: bool) -> Ended {
     }
 }
 
-fn beside_model(root: &Path) -> Ended {
+/// Whether the object in the tree is of the source beside it: that takes neither root nor a compiler.
+fn object(root: &Path) -> Ended {
+    let test = "switch::xdp::tests::the_object_is_made_of_this_source";
+    let args = ["test", "--package", XDP, "--lib", "--features", "xdp", test];
+    steps::run(&mut steps::command(root, &args))
+}
+
+/// So many sequences of 500 frames go through the model, the decider in user space and the one in the kernel, unless the
+/// environment says otherwise.
+fn beside_model(root: &Path, sequences: Option<u32>) -> Ended {
     if !setup::is_root() {
         println!("skipped: only root loads programs into the kernel");
         return Ended::Skipped;
     }
-    let args = ["test", "--package", XDP, "--lib", "--features", "xdp", "switch::xdp"];
-    steps::run(&mut steps::command(root, &args))
+    let args = ["test", "--package", XDP, "--lib", "--features", "xdp", "switch::xdp", "--", "--nocapture"];
+    let mut command = steps::command(root, &args);
+    if let Some(sequences) = sequences.filter(|_| std::env::var_os(SEQUENCES).is_none()) {
+        command.env(SEQUENCES, sequences.to_string());
+    }
+    steps::run(&mut command)
 }
 
 /// Faults at random for so many seconds, unless the environment says otherwise; then the clients' records are judged.

@@ -1,5 +1,5 @@
 //! Five machines: a decider, and four with two client processes each, with faults at random from a seed. The processes of a
-//! machine are killed, its packets are lost, it is cut off; the decider is killed, or stopped, and started again. All the time one
+//! machine are killed, its packets are lost, it is cut off; the decider is killed, or told to end, and started again. All the time one
 //! machine loses a few packets of a hundred, and the clients of another reach the decider by way of a proxy that loses, doubles,
 //! delays and reorders them. Once with the decider in user space, and in builds with the feature `xdp` once with that in the kernel.
 //!

@@ -106,7 +106,7 @@ fn a_local_lock_is_one_lock_for_both_sides_and_listed_from_either() {
     }
     let range = output(&scratch, &["run", "--space", &there, "--range", "0..4", "job", "--", "true"]);
     assert_eq!(range.status.code(), Some(70), "{range:?}");
-    assert!(String::from_utf8_lossy(&range.stderr).contains("no ranges"), "{range:?}");
+    assert!(String::from_utf8_lossy(&range.stderr).contains("for names only"), "{range:?}");
 }
 
 #[test]
@@ -127,7 +127,8 @@ fn ranges_of_a_lent_tree_are_locked_by_whole_units() {
     let past = output(&scratch, &["run", "--space", &space, "--range", "0..1025", "job", "--", "true"]);
     assert_eq!(past.status.code(), Some(64), "{past:?}");
     assert!(String::from_utf8_lossy(&past.stderr).contains("bound"), "{past:?}");
-    drop(holder);
+    holder.send(Signal::SIGTERM);
+    holder.end();
 }
 
 #[test]

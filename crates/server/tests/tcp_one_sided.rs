@@ -404,8 +404,8 @@ fn freed_after(server: &Server, kind: &str) -> Duration {
     times.min().unwrap()
 }
 
-/// A mutex is free at the latest when its waiter has waited for a second and looks by itself, a range once the server has looked after
-/// what was left. A client's lease is over 20 s later.
+/// Both are free when the session of a process that has ended is over, a second after its connection was closed, and the server has
+/// looked after what it left; or when its waiter has waited for a second, and looks. Its lease is over 20 s later.
 #[test]
 fn a_death_frees_a_range_on_a_tree_as_soon_as_a_mutex() {
     if let Ok(address) = std::env::var(TASK) {

@@ -5,8 +5,13 @@
 //! trips and latencies of `citron-member` are upper bounds, its verbs are exact. The paper has no such lock, so the claims are
 //! orderings that were expected beforehand.
 
+use super::after_a_death::{self, Scene, recoveries, recovery_us};
 use super::citron::{Handshake, Wait, kops, p99, row, table, timed};
 use super::prelude::*;
+use crate::testbeds;
+use lockwright_fabric::observe::Mode;
+use lockwright_locks::{Space, Want};
+use lockwright_proofs::citron_member::{CitronMember, MemberParams};
 use lockwright_sim::Ranges;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -20,6 +25,8 @@ const MEMBER: &str = "citron-member";
 /// A tree with membership has at most 2²⁴ units; this one has 4,194,304, as the others here.
 const UNITS: u64 = 1 << 22;
 const LENGTHS: [u64; 2] = [1, 16];
+/// How long the others pause between two cycles while one is waited for that is dead.
+const THINK_NS: u64 = 100_000;
 const NOTE: &str = "a simulated client waits for its records, and leaves of one unit take more levels";
 
 fn run(context: &Context) -> Result<Findings, LabError> {
@@ -39,7 +46,16 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     for ((length, label, _), report) in points.iter().zip(&reports) {
         row(&mut table, &[length.to_string()], label, report);
     }
-    let mut findings = Findings { tables: vec![table], ..Findings::default() };
+    let mut after = recoveries();
+    let mut times = [f64::NAN; 2];
+    for &clients in clients {
+        for (place, think_ns) in [None, Some(THINK_NS)].into_iter().enumerate() {
+            times[place] = recovery(clients, think_ns)?;
+            after_a_death::row(&mut after, clients, think_ns, times[place]);
+        }
+    }
+    let mut findings = Findings { tables: vec![table, after], ..Findings::default() };
+    findings.claims.extend(after_a_death::claims(times[0], times[1]));
     for length in LENGTHS {
         let of = |label: &str| -> Vec<(f64, &Report)> {
             let found = points
@@ -74,4 +90,19 @@ fn run(context: &Context) -> Result<Findings, LabError> {
         });
     }
     Ok(findings)
+}
+
+/// Microseconds until a unit that a dead client held is granted, while the others take units of their own.
+fn recovery(clients: usize, think_ns: Option<u64>) -> Result<f64, LabError> {
+    let unit = |at: u64| Want::range(0, Mode::Exclusive, at, at + 1);
+    recovery_us::<CitronMember>(&Scene {
+        space: Space::of(1).units(4096),
+        params: &MemberParams { clients: clients as u64, left_by_the_dead: true, ..MemberParams::default() },
+        nic: testbeds::citron::nic(),
+        clients,
+        home: &|_| None,
+        held: unit(0),
+        beside: &|client| unit(16 * client as u64),
+        think_ns,
+    })
 }

@@ -2,6 +2,7 @@
 
 use crate::experiment::Experiment;
 
+mod after_a_death;
 mod citron;
 mod citron_fig10;
 mod citron_fig11;

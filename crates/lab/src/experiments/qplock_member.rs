@@ -5,12 +5,16 @@
 //! `qplock-member` are upper bounds, its verbs are exact. Waiters poll, where those of the others are told. The paper has no
 //! such lock, so the claims are orderings that were expected beforehand.
 
+use super::after_a_death::{self, Scene, recoveries, recovery_us};
 use super::prelude::*;
+use crate::testbeds;
 use crate::two_sides::{Cost, SideReport, SidesReport, SidesRun, simulate_sides};
-use lockwright_locks::Protocol;
+use lockwright_fabric::{AtomicScope, Capabilities, NodeId};
 use lockwright_locks::qplock::leased::Leased;
 use lockwright_locks::qplock::{AsPrinted, QpLock};
+use lockwright_locks::{Protocol, Space, Want};
 use lockwright_proofs::qplock_member::{MemberParams, QpMember};
+use lockwright_sim::NicModel;
 use std::collections::BTreeMap;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -19,6 +23,9 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     source: "ours, after Asymmetric Mutual Exclusion for RDMA",
     run,
 };
+
+/// How long the others pause between two cycles while one is waited for that is dead.
+const THINK_NS: u64 = 100_000;
 
 type Simulate = fn(&SidesRun) -> Result<SidesReport, LabError>;
 
@@ -117,8 +124,43 @@ fn run(context: &Context) -> Result<Findings, LabError> {
     findings
         .claims
         .push(Claim::new("lone-remote-atomics-to-unlock", 0.0, most(&lone.remote.releases)).expected());
-    findings.tables.push(table);
+    let mut after = recoveries();
+    let mut times = [f64::NAN; 2];
+    for &clients in clients {
+        for (place, think_ns) in [None, Some(THINK_NS)].into_iter().enumerate() {
+            times[place] = recovery(clients, think_ns)?;
+            after_a_death::row(&mut after, clients, think_ns, times[place]);
+        }
+    }
+    findings.claims.extend(after_a_death::claims(times[0], times[1]));
+    findings.tables.extend([table, after]);
     Ok(findings)
+}
+
+/// Microseconds until a lock is granted in each of whose two queues a dead client stands first, while the others, half of them local, take
+/// locks of their own.
+fn recovery(clients: usize, think_ns: Option<u64>) -> Result<f64, LabError> {
+    let (locals, remotes) = (clients / 2, clients - clients / 2);
+    let nodes = 1 + remotes as u64;
+    let params = MemberParams {
+        locals: locals as u64,
+        clients: clients as u64,
+        left_by_the_dead: [1, 1],
+        ..MemberParams::default()
+    };
+    // Locks go round robin over the nodes; those that the number of nodes divides are at the local clients'.
+    let lock = |index: u64| Want::exclusive(nodes * index);
+    let offers = Capabilities { scope: AtomicScope::Nic, ..Capabilities::CPU };
+    recovery_us::<QpMember>(&Scene {
+        space: Space::of(nodes * clients as u64).over(nodes as u16),
+        params: &params,
+        nic: NicModel { offers, ..testbeds::qplock::nic() },
+        clients,
+        home: &|index| Some(NodeId(index.checked_sub(locals).map_or(0, |remote| 1 + remote as u16))),
+        held: lock(0),
+        beside: &|index| lock(index as u64),
+        think_ns,
+    })
 }
 
 /// Verbs and messages of a cycle, on average.
