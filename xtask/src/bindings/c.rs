@@ -27,6 +27,9 @@ pub(crate) const COMPILERS: [Compiler; 2] = [
     Compiler { c: "clang", cxx: "clang++", need: Need::Clang },
 ];
 
+/// Where the tests are told of a space in a server.
+const SERVED: &str = "LOCKWRIGHT_SERVER";
+
 /// What every program is compiled with.
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-g"];
 
@@ -142,11 +145,17 @@ pub(crate) fn scratch(root: &Path) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Compiles the tests and the example with one compiler, in every way in which users link, and runs them.
+/// Compiles the tests and the example with one compiler, in every way in which users link, and runs them; the tests in the space
+/// that is `served`, too.
 ///
 /// # Errors
 /// What the compiler or the program said.
-pub(crate) fn programs(root: &Path, prefix: &Path, compiler: Compiler, may: bool) -> Result<(), String> {
+pub(crate) fn programs(
+    root: &Path,
+    prefix: &Path,
+    (compiler, served): (Compiler, &str),
+    may: bool,
+) -> Result<(), String> {
     compiler.need.get(root, may)?;
     Need::PkgConfig.get(root, may)?;
     let tests = root.join(CRATE).join("tests");
@@ -158,7 +167,7 @@ pub(crate) fn programs(root: &Path, prefix: &Path, compiler: Compiler, may: bool
         let mut command = Command::new(program);
         command.arg(standard).args(STRICT).args(extra).arg(source).arg("-o").arg(&to);
         done(command.args(linked.flags(prefix)?))?;
-        run(&to, prefix, &[])?;
+        run(&to, prefix, served)?;
         println!("{name}: ok");
         Ok::<_, String>(())
     };
@@ -185,7 +194,7 @@ pub(crate) fn example(root: &Path, prefix: &Path, folder: &Path, may: bool) -> R
         let mut gcc = Command::new("gcc");
         gcc.arg(root.join(CRATE).join("examples/orders.c")).args(linked.flags(prefix)?);
         done(gcc.arg("-o").arg(&program))?;
-        run(&program, prefix, &[])?;
+        run(&program, prefix, "")?;
     }
     Ok(())
 }
@@ -236,10 +245,13 @@ impl Linked {
 }
 
 /// A program of the tests'; `orders` is given a space of its own by way of its argument.
-fn run(program: &Path, prefix: &Path, args: &[&str]) -> Result<(), String> {
+fn run(program: &Path, prefix: &Path, served: &str) -> Result<(), String> {
     let is_example = program.file_name().is_some_and(|name| name.to_string_lossy().starts_with("orders"));
     let mut command = Command::new(program);
-    command.env("LD_LIBRARY_PATH", prefix.join("lib")).args(args);
+    command.env("LD_LIBRARY_PATH", prefix.join("lib"));
+    if !served.is_empty() {
+        command.env(SERVED, served);
+    }
     if is_example {
         command.arg("mem:");
     }
@@ -281,11 +293,14 @@ pub(crate) fn lost(root: &Path, prefix: &Path, breaker: &Path) -> Result<(), Str
 ///
 /// # Errors
 /// What valgrind said last.
-pub(crate) fn valgrind(root: &Path, prefix: &Path, may: bool) -> Result<(), String> {
+pub(crate) fn valgrind(root: &Path, prefix: &Path, served: &str, may: bool) -> Result<(), String> {
     Need::Valgrind.get(root, may)?;
     let suppressions = root.join(CRATE).join("tests/valgrind.supp");
     let mut valgrind = Command::new("valgrind");
     valgrind.env("LD_LIBRARY_PATH", prefix.join("lib"));
+    if !served.is_empty() {
+        valgrind.env(SERVED, served);
+    }
     // It runs one thread at a time, in turn if told to; few rounds are enough for it.
     valgrind.args(["--quiet", "--fair-sched=yes", "--error-exitcode=9"]);
     valgrind.arg(format!("--suppressions={}", suppressions.display()));

@@ -3,6 +3,7 @@
 //! Ends with `N passed, N failed, N skipped`, as the test command does; this file only lists the steps.
 
 use crate::names::{COMMAND_PROGRAM, TESTED};
+use crate::posix::ways::Server;
 use crate::steps::{Ended, count, step};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,13 +19,17 @@ pub(crate) fn report(root: &Path, may: bool, bless: bool) -> ExitCode {
     let installed = c::install_for_tests(root);
     ended.push(step("C library", || verdict(installed.as_ref().map(|_| ()).map_err(Clone::clone))));
     if let Ok(prefix) = &installed {
+        // The same tests run on its locks, too.
+        let server = program(root).and_then(|program| Server::start(&program, &c::scratch(root)?));
+        ended.push(step("server", || verdict(server.as_ref().map(|_| ()).map_err(Clone::clone))));
+        let served = server.as_ref().map(|server| server.address.as_str()).unwrap_or_default();
         for compiler in c::COMPILERS {
-            ended.push(step(compiler.c, || verdict(c::programs(root, prefix, compiler, may))));
+            ended.push(step(compiler.c, || verdict(c::programs(root, prefix, (compiler, served), may))));
         }
         ended.push(step("lost callback", || {
             verdict(program(root).and_then(|program| c::lost(root, prefix, &program)))
         }));
-        ended.push(step("valgrind", || verdict(c::valgrind(root, prefix, may))));
+        ended.push(step("valgrind", || verdict(c::valgrind(root, prefix, served, may))));
     }
     let mut wheel = None;
     ended.push(step("Python wheel", || {
@@ -36,6 +41,7 @@ pub(crate) fn report(root: &Path, may: bool, bless: bool) -> ExitCode {
     if let Some(wheel) = wheel {
         let tests = || program(root).and_then(|program| python::tests(root, &wheel, &program));
         ended.push(step("Python tests", || verdict(tests())));
+        ended.push(step("Python stubs", || verdict(python::stubs(root, &wheel))));
         ended.push(step("filelock's tests", || verdict(python::filelock(root, &wheel))));
     }
     count(&ended)

@@ -119,6 +119,25 @@ pub(crate) fn tests(root: &Path, wheel: &Path, program: &Path) -> Result<(), Str
     Ok(())
 }
 
+/// The stubs, held against what Python finds in the installed wheel.
+///
+/// # Errors
+/// What mypy's stubtest said.
+pub(crate) fn stubs(root: &Path, wheel: &Path) -> Result<(), String> {
+    let environment = environment(root, "python3", "stubs")?;
+    let mut pip = Command::new(environment.join("bin/pip"));
+    done(pip.args(["install", "--quiet", "--force-reinstall", "mypy"]).arg(wheel))?;
+    let mut stubtest = Command::new(environment.join("bin/python"));
+    stubtest.current_dir(scratch(root)?).args([
+        "-m",
+        "mypy.stubtest",
+        "--concise",
+        "--ignore-disjoint-bases",
+        "lockwright",
+    ]);
+    done(&mut stubtest)
+}
+
 /// filelock's own tests, as they are published with its source, on our mutexes.
 ///
 /// # Errors

@@ -9,14 +9,16 @@
 //! | sqlite3 | eight processes insert into one database, and no row is lost or the file damaged |
 //! | flock | util-linux's: a counter in a file, under it, as a command and by a script's descriptor |
 //! | git | its lock files: four processes make tags of one repository |
+//! | dpkg | four processes install packages into one database, which is whole in the end |
 //! | python | the standard library's own tests of `fcntl` and mailboxes |
+//! | kernel | the state machine against the kernel, in more random operations than the tests have |
 //!
 //! What is left out under the library, which cannot give it: locks of open file descriptions that a child shares with its parent
 //! (stress-ng's `--lockofd`, `--lockmix`).
 
 mod hosts;
 mod programs;
-mod ways;
+pub(crate) mod ways;
 
 use crate::names::{COMMAND_PROGRAM, TESTED};
 use crate::setup::Need;
@@ -30,6 +32,8 @@ use ways::{Mount, NotMounted, Server, Way};
 /// The package of the library, and what cargo calls its file.
 const PACKAGE: &str = "lockwright-preload";
 const LIBRARY: &str = "liblockwright_posix_preload.so";
+/// Random operations against the kernel.
+const OPERATIONS: &str = "200000";
 /// What the short version runs on mounts.
 const SHORT: &[&str] = &["stress-ng", "sqlite3", "flock"];
 
@@ -56,13 +60,25 @@ fn all(root: &Path, may: bool, whole: bool) -> Vec<Ended> {
         println!("skipped: {why}");
         return vec![Ended::Skipped];
     }
-    let mut ended = Vec::new();
+    let mut ended = if whole { own(root) } else { Vec::new() };
     let tried = build(root).and_then(|built| built.all(&mut ended, whole));
     if let Err(why) = tried {
         println!("{why}");
         ended.push(Ended::Failed);
     }
     ended
+}
+
+/// Our own tests against the kernel. The test command runs them with all others.
+fn own(root: &Path) -> Vec<Ended> {
+    let test = |name, package: &[&str]| {
+        step(name, || {
+            let mut cargo = steps::command(root, &[&["test", "--quiet"][..], package].concat());
+            let status = cargo.env("LOCKWRIGHT_KERNEL_OPS", OPERATIONS).status();
+            if status.is_ok_and(|status| status.success()) { Ended::Passed } else { Ended::Failed }
+        })
+    };
+    vec![test("kernel", &["--package", "lockwright-posix", "--test", "kernel", "--", "--nocapture"])]
 }
 
 /// What was built for this, and where programs work.

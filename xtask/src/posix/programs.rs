@@ -16,12 +16,13 @@ pub(super) struct Programs<'a> {
 /// A step, which says what it has seen.
 pub(super) type Step = (&'static str, fn(&Programs<'_>) -> Result<String, String>);
 
-pub(super) const STEPS: [Step; 6] = [
+pub(super) const STEPS: [Step; 7] = [
     ("ping_pong", |programs| programs.ping_pong()),
     ("stress-ng", |programs| programs.stress_ng()),
     ("sqlite3", |programs| programs.sqlite()),
     ("flock", |programs| programs.flock()),
     ("git", |programs| programs.git()),
+    ("dpkg", |programs| programs.dpkg()),
     ("python", |programs| programs.python()),
 ];
 
@@ -171,6 +172,48 @@ impl Programs<'_> {
         } else {
             Err(format!("{found:?} and not {all} tags and lines"))
         }
+    }
+
+    /// Its database is guarded by record locks of two files. One that comes second says so, and ends.
+    fn dpkg(&self) -> Result<String, String> {
+        const PROCESSES: u32 = 4;
+        const TIMES: u32 = 3;
+        if Command::new("dpkg-deb").arg("--version").output().is_err() {
+            return Ok("there is no dpkg here".to_owned());
+        }
+        let make = "mkdir -p admin/info admin/updates admin/triggers installed; touch admin/status admin/available; \
+             for n in $(seq $0); do mkdir -p p$n/DEBIAN p$n/opt; echo $n > p$n/opt/p$n; chmod 755 p$n/DEBIAN; \
+             printf 'Package: p%s\nVersion: 1\nArchitecture: all\nMaintainer: n <n@example.org>\nDescription: n\n' $n \
+             > p$n/DEBIAN/control; dpkg-deb --root-owner-group --build p$n > /dev/null; done";
+        succeeded(self.way.command("sh").args(["-ec", make, &PROCESSES.to_string()]))?;
+        let install = "for i in $(seq $1); do tries=0; \
+             until dpkg --admindir=admin --instdir=installed --force-not-root --force-bad-path \
+             --force-script-chrootless --log=/dev/null --install p$0.deb > said-$0 2>&1; do \
+             grep -q 'lock was locked by another process' said-$0 || { cat said-$0 >&2; exit 1; }; \
+             tries=$((tries + 1)); [ $tries -lt 5000 ]; done; echo $tries; done";
+        let start = |process: u32| {
+            let (process, times) = ((process + 1).to_string(), TIMES.to_string());
+            start(self.way.command("sh").args(["-ec", install, &process, &times]))
+        };
+        let mut refused = 0;
+        for child in (0..PROCESSES).map(start).collect::<Result<Vec<_>, _>>()? {
+            let output = output_of(child)?;
+            if !output.status.success() {
+                return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+            }
+            let tries = String::from_utf8_lossy(&output.stdout).into_owned();
+            refused += tries.lines().filter_map(|tries| tries.parse::<u32>().ok()).sum::<u32>();
+        }
+        let look = "dpkg --admindir=admin --audit; dpkg-query --admindir=admin -W -f '${db:Status-Abbrev}'; ls installed/opt";
+        let found = succeeded(self.way.command("sh").args(["-ec", look]))?;
+        let all = format!("{}{}", "ii ".repeat(PROCESSES as usize), "p1\np2\np3\np4\n");
+        if found != all {
+            return Err(format!("{found:?} and not {all:?}"));
+        }
+        Ok(format!(
+            "{} packages by {PROCESSES} processes, which were told {refused} times to wait",
+            PROCESSES * TIMES
+        ))
     }
 
     fn python(&self) -> Result<String, String> {

@@ -111,13 +111,13 @@ impl Drop for Mount {
 }
 
 /// A server of this chore's own, ended with it.
-pub(super) struct Server {
+pub(crate) struct Server {
     child: Child,
-    pub(super) address: String,
+    pub(crate) address: String,
 }
 
 impl Server {
-    pub(super) fn start(program: &Path, folder: &Path) -> Result<Self, String> {
+    pub(crate) fn start(program: &Path, folder: &Path) -> Result<Self, String> {
         let mut command = Command::new(program);
         command.args(["serve", "--state", "none", "--listen", "127.0.0.1:0"]).current_dir(folder);
         Self::start_as(&mut command, "127.0.0.1")
