@@ -265,23 +265,33 @@ function graph(waits) {
   ]);
   at('waits-list').hidden = !waits.length;
   const nodes = [...new Set(waits.flatMap(wait => [wait.to, wait.from]))];
-  const depth = new Map(nodes.map(node => [node, 0]));
-  for (let round = 0; round < 8; round++) {
-    for (const { from, to } of waits) if (from !== to) depth.set(from, Math.min(8, Math.max(depth.get(from), depth.get(to) + 1)));
-  }
-  // In a circle of two, both are deep: columns that nobody is in are left out.
-  const columns = [...new Set(depth.values())].sort((a, b) => b - a);
-  const deepest = Math.max(0, columns.length - 1);
+  const next = new Map(nodes.map(node => [node, []]));
+  for (const { from, to } of waits) next.get(from).push(to);
+  // How many are in front of each. A wait that closes a circle counts for nothing, and is drawn back below the boxes.
+  const [depth, under] = [new Map(), new Set()];
+  const layer = node => {
+    if (under.has(node)) return -1;
+    if (!depth.has(node)) {
+      under.add(node);
+      const deepest = Math.max(0, ...next.get(node).map(to => layer(to) + 1));
+      under.delete(node);
+      depth.set(node, Math.min(8, deepest));
+    }
+    return depth.get(node);
+  };
+  nodes.forEach(layer);
+  const deepest = Math.max(0, ...depth.values());
   const [width, height, wide, high] = [250, 46, 180, 26];
   const used = new Map();
   const place = new Map(nodes.map(node => {
-    const column = columns.indexOf(depth.get(node));
+    const column = deepest - depth.get(node);
     const row = used.get(column) ?? 0;
     used.set(column, row + 1);
     return [node, { x: 10 + column * width, y: 10 + row * height }];
   }));
   const rows = Math.max(1, ...used.values());
-  const size = [20 + deepest * width + wide, 20 + (rows - 1) * height + high];
+  const back = ({ from, to }) => place.get(from).x >= place.get(to).x;
+  const size = [20 + deepest * width + wide, 20 + (rows - 1) * height + high + (waits.some(back) ? 40 : 0)];
   svg.setAttribute('viewBox', `0 0 ${size.join(' ')}`);
   svg.style.maxWidth = `${Math.max(size[0], 480)}px`;
   svg.replaceChildren();
@@ -289,12 +299,16 @@ function graph(waits) {
   svg.removeAttribute('height');
   for (const { from, to, why, deadlock } of waits) {
     const [a, b] = [place.get(from), place.get(to)];
-    const [x1, y1, x2, y2] = [a.x + wide, a.y + high / 2, b.x, b.y + high / 2];
-    // Of two threads of one process: over its box and back.
-    const lift = from === to ? high : 0;
-    const path = draw('path', { d: `M${x1},${y1} C${x1 + 35},${y1 - lift} ${x2 - 35},${y2 - lift} ${x2},${y2}`, class: deadlock ? 'deadlock' : '' });
+    const bends = back({ from, to });
+    const [x1, y1, x2, y2] = bends
+      ? [a.x + wide * .6, a.y + high, b.x + wide * .4, b.y + high]
+      : [a.x + wide, a.y + high / 2, b.x, b.y + high / 2];
+    const low = Math.max(y1, y2) + 36;
+    const curve = bends ? `C${x1},${low} ${x2},${low}` : `C${x1 + 35},${y1} ${x2 - 35},${y2}`;
+    const middle = bends ? low - 12 : (y1 + y2) / 2 - 3;
+    const path = draw('path', { d: `M${x1},${y1} ${curve} ${x2},${y2}`, class: deadlock ? 'deadlock' : '' });
     path.append(draw('title', {}, `${from} waits for ${to}: ${why}`));
-    svg.append(path, draw('text', { x: (x1 + x2) / 2, y: (y1 + y2) / 2 - 3, 'text-anchor': 'middle', class: 'why' }, short(why, 14)));
+    svg.append(path, draw('text', { x: (x1 + x2) / 2, y: middle, 'text-anchor': 'middle', class: 'why' }, short(why, 14)));
   }
   for (const [node, { x, y }] of place) {
     svg.append(draw('rect', { x, y, width: wide, height: high, rx: 5 }), draw('text', { x: x + 8, y: y + 17 }, short(node, 26)));
