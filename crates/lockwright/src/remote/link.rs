@@ -30,6 +30,8 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// A lock that stays here goes back when nobody has used it for so many looks, a second or less apart.
 const IDLE_LOOKS: u8 = 10;
+/// As good as for ever, for a deadline.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long the thread waits at the end for the last words to leave.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -231,7 +233,8 @@ impl Remote {
         let scheme = options.transport.scheme();
         let name = format!("{scheme}://{}/{}", options.server, String::from_utf8_lossy(&options.space));
         let refuse = |why: String| OpenError::Failed { space: name.clone(), why };
-        let patience = options.transport.timeout();
+        // The caller's deadline, and time for an answer if the connection came at the last moment.
+        let (until, patience) = (Instant::now() + options.open_within.min(DAY), options.transport.timeout());
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("lockwright-{scheme}"))
@@ -247,11 +250,12 @@ impl Remote {
         if remote.options.shard.is_some() {
             return Ok(remote);
         }
-        match remote.wait_until_ready(Instant::now() + patience) {
+        let began = Instant::now();
+        match remote.wait_until_ready(until.max(began + patience)) {
             Ok(()) => Ok(remote),
             Err(why) => {
                 remote.close();
-                Err(refuse(why.unwrap_or_else(|| late(patience))))
+                Err(refuse(why.unwrap_or_else(|| late(began.elapsed()))))
             }
         }
     }
