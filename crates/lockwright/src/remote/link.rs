@@ -183,10 +183,21 @@ impl LinkState {
         self.is_reachable() && !self.is_expired()
     }
 
+    /// How long what is granted in this session is certain.
+    fn certainty(&self) -> Option<Certainty> {
+        self.ep.clone().map(|session| Certainty { session, lease: self.lease })
+    }
+
     /// The waiter takes the grant `id`, which may stay here.
     pub(crate) fn keep_grant(&mut self, id: crate::wire::RequestId) -> Option<LocalGrant> {
-        let certainty = self.ep.clone().map(|session| Certainty { session, lease: self.lease });
+        let certainty = self.certainty();
         self.table.keep_grant(id, certainty)
+    }
+
+    /// The waiter takes the grants of a set, which may stay here.
+    pub(super) fn see_set(&mut self, ids: &[crate::wire::RequestId]) -> Vec<LocalGrant> {
+        let certainty = self.certainty();
+        self.table.see_set(ids, certainty.as_ref())
     }
 
     /// Whether the lease is over.
@@ -363,6 +374,13 @@ impl Remote {
         let (certain, plain) = (line.is_certain(), line.table.is_plainly_held(id));
         wake(line.table.give_up(id, certain));
         if plain { line.flush_unlock() } else { line.flush() }
+    }
+
+    /// Gives up a set that waits, and what was granted of it.
+    pub(super) fn give_up_set(&self, ids: &[crate::wire::RequestId]) {
+        let mut line = self.line();
+        line.table.give_up_set(ids);
+        line.flush();
     }
 
     /// Ends the session, and with it everything that is held.
