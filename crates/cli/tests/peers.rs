@@ -22,6 +22,14 @@ fn a_comparison_has_a_figure_for_every_contender_and_refuses_what_it_does_not_kn
             assert!(line["cycles_per_second"].as_f64().unwrap() > 0.0, "{line}");
         }
     }
+    for workload in ["hot name, 64", "zipf 50 % writes, 64", "zipf 5 % writes, 64"] {
+        assert!(
+            lines.iter().any(|line| line["peer"] == "parking_lot" && line["workload"] == workload),
+            "{text}"
+        );
+    }
+    let zipf = |line: &&serde_json::Value| line["goal"].as_str().is_some_and(|goal| goal.starts_with("zipf"));
+    assert_eq!(lines.iter().filter(zipf).count(), 2, "they are tried in a short run, too: {text}");
     let freed = |peer: &str| {
         let line = lines.iter().find(|line| line["peer"] == peer && line.get("fault").is_some());
         line.and_then(|line| line["killed_free_after_s"].as_f64())

@@ -128,8 +128,8 @@ impl ClientOptions {
         self
     }
 
-    /// How long opening a space may take if the server breaks connections off, as it does while too many clients connect at once:
-    /// it is tried again meanwhile. As long as [`timeout`](Self::timeout) unless told otherwise, and never shorter.
+    /// How long opening a space may take if the server breaks connections off, as it does while too many clients connect at once,
+    /// or does not answer: it is tried again meanwhile. As long as [`timeout`](Self::timeout) unless told otherwise, and never shorter.
     ///
     /// ```
     /// # use std::time::Duration;

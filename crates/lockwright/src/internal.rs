@@ -14,7 +14,7 @@ pub use crate::one_sided::reach::Reach;
 pub use crate::remote::link::key;
 pub use crate::remote::one_sided::endpoint::round_trips;
 pub use crate::remote::retained::{LocalGrant, RetentionRules};
-pub use crate::remote::table::{Begun, Origin, Stage, Table, TableRules, Upgrade};
+pub use crate::remote::table::{Begun, Origin, SetStage, Stage, Table, TableRules, Upgrade};
 
 /// How this process is called in listings of a server.
 pub fn label() -> String {

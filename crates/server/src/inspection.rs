@@ -47,6 +47,8 @@ impl LockTable {
                 let requests = self.sessions.iter().flatten().flat_map(|session| {
                     session.slots.iter().flatten().map(move |request| (session, request))
                 });
+                // What stands behind another member of its set does not wait for its lock yet.
+                let requests = requests.filter(|(_, request)| !matches!(request.stage, Stage::Behind));
                 let own = requests.flat_map(|(session, request)| {
                     let lock = request.lock.map(|lock| self.directory.lock(lock));
                     let is_asked = |lock: &&Lock| lock.space == space && of.is_none_or(|of| lock.name == *of);

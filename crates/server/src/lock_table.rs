@@ -6,7 +6,7 @@
 //!
 //! Locks, unlocks and changes are collected and [decided](LockTable::decide) together: at the end of a batch, or before anything
 //! that depends on what is decided or is sent to a client. So every client is told the same, in the same order, as if they had
-//! been decided one by one.
+//! been decided one by one. What stands behind a grant in its set is asked for behind all that was collected with it.
 //!
 //! | file | |
 //! |---|---|
@@ -16,7 +16,8 @@
 //! | `noted` | the server's record, if there is one |
 //! | `history` | the last grants of every lock, for the page |
 //! | `refusals` | why something was refused, in words |
-//! | `spaces` | sessions enter a space and name locks |
+//! | `spaces` | sessions enter a space, name locks, and end |
+//! | `sets` | several locks in one message |
 //! | `retained` | locks that stay with their last user |
 //! | `values`, `watched` | what holders leave for the next one; who wants to hear that others wait |
 //! | `sharded`, `shard_values` | what has to be in etcd first, if it is a shard of a cluster |
@@ -29,6 +30,7 @@ pub(crate) mod history;
 mod noted;
 mod refusals;
 pub(crate) mod retained;
+mod sets;
 #[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only a cluster has shards"))]
 mod shard_values;
 #[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only a cluster has shards"))]
@@ -47,11 +49,10 @@ use crate::machine::MachineRules;
 use crate::one_sided::OneSidedSpace;
 use crate::one_sided::sessions;
 use crate::record::Record;
-use crate::session::{MAX_REQUESTS, RequestRecord, Session, Space, Stage, Target};
+use crate::session::{MAX_REQUESTS, RequestRecord, Session, Stage, Target};
 use crate::totals::Totals;
 use lockwright::wire::{DenyReason, Kind, Request, RequestId, Response, Units, slot};
 use lockwright_fabric::Time;
-use lockwright_fabric::backend::tcp::SessionEnd;
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::combiner::core::{
     Answer as CoreAnswer, ClientId, Core, Limits, NAMES, Reply, Request as CoreRequest,
@@ -210,6 +211,7 @@ impl LockTable {
     fn handle(&mut self, peer: u32, request: Request) {
         match request {
             Request::Lock { id, units, wait } => self.lock(peer, id, units, wait),
+            Request::LockSet { members } => self.lock_set(peer, &members),
             Request::Unlock { id, answer } => {
                 let held = self.unlock(peer, id);
                 if answer {
@@ -293,15 +295,21 @@ impl LockTable {
     }
 
     fn decide_all(&mut self) {
-        let mut asked = std::mem::take(&mut self.asked);
-        self.core.serve(&asked, &mut self.replies);
-        self.answer_all();
-        for (ClientId(peer), asked) in asked.drain(..) {
-            if let Some(place) = watched::place_of(&asked) {
-                self.note_if_waiting(peer, place);
+        loop {
+            let mut asked = std::mem::take(&mut self.asked);
+            self.core.serve(&asked, &mut self.replies);
+            self.answer_all();
+            for (ClientId(peer), asked) in asked.drain(..) {
+                if let Some(place) = watched::place_of(&asked) {
+                    self.note_if_waiting(peer, place);
+                }
+            }
+            // What stood behind a grant of these is asked for now; a set has an end.
+            if self.asked.is_empty() {
+                self.asked = asked;
+                return;
             }
         }
-        self.asked = asked;
     }
 
     /// Whether this is the session's next message, which is then taken. Others were said again after a broken connection, or
@@ -372,51 +380,14 @@ impl LockTable {
         }
     }
 
-    /// A client is gone: everything it held or wanted ends in one step.
-    pub(crate) fn depart(&mut self, peer: u32, how: SessionEnd) {
-        self.decide();
-        self.note_departure(peer, how);
-        self.remember_departure(peer, how);
-        let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::take) else { return };
-        self.totals.sessions -= 1;
-        let holds = session.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Held { .. }));
-        tracing::debug!(client = peer, label = session.label, ?how, "session over");
-        if how == SessionEnd::Lost {
-            self.totals.sessions_lost += 1;
-            if holds {
-                // Each of them, whatever becomes of the others: what cannot be written now is written before the next grant.
-                let keys = std::iter::once(session.key).chain(session.claimed.iter().copied());
-                if let Some(why) = keys.filter_map(|key| self.durable.gone(key).err()).last() {
-                    // Nothing is granted any more, so nobody gets what it held.
-                    tracing::error!("{why}");
-                }
-            }
-        }
-        if session.noted {
-            self.durable.holds_no_more(peer);
-        }
-        if let Some(client) = &session.one_sided {
-            client.depart(how);
-        }
-        for request in session.slots.into_iter().flatten() {
-            self.forget(peer, &request);
-        }
-        for target in session.handles.into_values() {
-            self.close(session.space.as_ref(), target);
-        }
-        if let Some(Space::Own(number)) = session.space {
-            self.directory.leave(number);
-        }
-        self.core.depart(ClientId(peer), &mut self.replies);
-        self.free.push(peer);
-        self.answer_all();
-    }
-
     /// A request that is over, as far as counts are concerned.
     fn forget(&mut self, peer: u32, request: &RequestRecord) {
         let Some(id) = request.lock else { return };
         if let Some(grant) = request.retained {
             self.retained_is_over(peer, request.id, id, grant);
+        }
+        if matches!(request.stage, Stage::Behind) {
+            return self.directory.close(id);
         }
         let held = matches!(request.stage, Stage::Held { .. });
         let upgrades = request.upgrades.is_some();
@@ -503,7 +474,7 @@ impl LockTable {
     /// Gives a lock back, or gives a request up. Says whether it was held until now.
     pub(crate) fn unlock(&mut self, peer: u32, id: RequestId) -> bool {
         let open = |request: &&mut RequestRecord| {
-            matches!(request.stage, Stage::Waiting) || request.change.is_some()
+            matches!(request.stage, Stage::Behind | Stage::Waiting) || request.change.is_some()
         };
         if self.session(peer).and_then(|session| session.request(id)).filter(open).is_some() {
             // It may be granted, or changed, by what was noted before.
@@ -521,7 +492,7 @@ impl LockTable {
         match request.stage {
             Stage::Held { .. } => self.asked.push((ClientId(peer), CoreRequest::Unlock { id })),
             Stage::Waiting => self.asked.push((ClientId(peer), CoreRequest::Cancel { id })),
-            Stage::HeldBack | Stage::Exported(_) => {}
+            Stage::Behind | Stage::HeldBack | Stage::Exported(_) => {}
         }
         held
     }
@@ -579,6 +550,7 @@ impl LockTable {
         let waited = now - request.since;
         (request.stage, request.since) = (Stage::Held { token }, now);
         let (id, lock) = (request.id, request.lock.expect("the combiner decides about the server's own"));
+        let next = request.next.take();
         let (shared, queued) = (request.units.mode == Mode::Shared, request.queued);
         let seen = self.directory.lock_mut(lock);
         seen.now.granted();
@@ -589,10 +561,14 @@ impl LockTable {
             seen.waited += waited;
         }
         if session.retains {
-            return self.say_granted(peer, place, token);
+            self.say_granted(peer, place, token);
+        } else {
+            session.say(&Response::Granted { id, token });
+            self.note("granted", peer, place);
         }
-        session.say(&Response::Granted { id, token });
-        self.note("granted", peer, place);
+        if let Some(next) = next {
+            self.take_turn(peer, next);
+        }
     }
 
     /// A request that came to nothing.

@@ -4,7 +4,8 @@
 use crate::dispatcher::Event;
 use crate::durable::{Durable, Journal};
 use crate::lock_table::LockTable;
-use lockwright::wire::Request;
+use crate::session::RequestRecord;
+use lockwright::wire::{Request, RequestId};
 use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
 use lockwright_fabric::{Message, PeerId};
 use std::hash::{Hash, Hasher};
@@ -24,6 +25,8 @@ pub struct MachineRules {
     pub values_never_open: bool,
     /// A value that is set is not written to the disk.
     pub values_unwritten: bool,
+    /// All locks of a set are asked for at once.
+    pub sets_at_once: bool,
 }
 
 /// See the module.
@@ -72,6 +75,34 @@ impl Machine {
     /// They have waited for it long enough.
     pub fn deny_tries(&mut self) {
         self.collect(LockTable::deny_all_tries);
+    }
+
+    /// The first grant there is: whose, which, and what an operator knows of it.
+    fn first_grant(&self) -> Option<(u32, RequestId, u64, u64)> {
+        let sessions = self.table.sessions.iter().enumerate();
+        let requests = sessions.flat_map(|(peer, session)| {
+            session.iter().flat_map(move |it| it.slots.iter().flatten().map(move |it| (peer as u32, it)))
+        });
+        let held = |(peer, request): (u32, &RequestRecord)| {
+            Some((peer, request.id, request.owners_token()?, request.lock?))
+        };
+        requests.filter_map(held).next()
+    }
+
+    /// Whether there is something to [break](Self::break_one).
+    pub fn holds_anything(&self) -> bool {
+        self.first_grant().is_some()
+    }
+
+    /// An operator takes a grant away from the client that has it: which client, and which request.
+    pub fn break_one(&mut self) -> Option<(u32, RequestId)> {
+        let (peer, id, token, lock) = self.first_grant()?;
+        self.collect(|table| {
+            let (space, name) = (table.directory.lock(lock).space, table.directory.lock(lock).name.clone());
+            let broken = table.break_own(space, &name, token);
+            assert_eq!(broken, Ok(true), "it is held");
+        });
+        Some((peer, id))
     }
 
     /// This run.

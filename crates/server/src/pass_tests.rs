@@ -108,10 +108,9 @@ impl Office {
     fn assert_table_is_right(&self) {
         let table = self.dispatcher.lock_table();
         let holdings = table.core().holdings();
-        assert_eq!(
-            holdings.len(),
-            table.sessions.iter().flatten().flat_map(|s| s.slots.iter().flatten()).count()
-        );
+        let requests = table.sessions.iter().flatten().flat_map(|session| session.slots.iter().flatten());
+        let asked = requests.filter(|request| !matches!(request.stage, Stage::Behind));
+        assert_eq!(holdings.len(), asked.count());
         let mut upgrades = 0;
         for held in holdings {
             let session = table.sessions[held.client.0 as usize].as_ref().expect("the dead hold nothing");
@@ -189,8 +188,27 @@ impl Random {
     }
 }
 
+/// A set of some locks, in any order.
+fn set(random: &mut Random, time: u64) -> Request {
+    let epoch = (time / 100) << 32;
+    let member = |_| {
+        let mode = if random.below(2) == 0 { Mode::Shared } else { Mode::Exclusive };
+        let (id, handle) = (epoch | random.below(8), random.below(NAMES + 2));
+        (id, if handle == RANGES { units(random.below(8)) } else { keyed(handle, mode) })
+    };
+    Request::LockSet { members: (0..=time % 4).map(member).collect() }
+}
+
 /// Lets clients ask at random, with `settle` after as many messages as `group` says, and returns what was said.
-fn play(seed: u64, mut group: impl FnMut() -> u64) -> (Vec<(PeerId, Response)>, Vec<Standing>) {
+fn play(seed: u64, group: impl FnMut() -> u64) -> (Vec<(PeerId, Response)>, Vec<Standing>) {
+    play_with(seed, group, Random::ask)
+}
+
+fn play_with(
+    seed: u64,
+    mut group: impl FnMut() -> u64,
+    ask: impl Fn(&mut Random, u64) -> Request,
+) -> (Vec<(PeerId, Response)>, Vec<Standing>) {
     const CLIENTS: usize = 4;
     let (office, mut random) = (Office::new(), Random(SplitMix::new(seed)));
     let mut clients: Vec<_> = (0..CLIENTS).map(|_| office.come_in()).collect();
@@ -203,7 +221,7 @@ fn play(seed: u64, mut group: impl FnMut() -> u64) -> (Vec<(PeerId, Response)>, 
             clients[at] = office.come_in();
             continue;
         }
-        let ask = random.ask(time);
+        let ask = ask(&mut random, time);
         office.say(&mut clients[at], &ask);
         left -= 1;
         if left == 0 {
@@ -239,6 +257,52 @@ fn a_pass_of_several_requests_answers_exactly_as_one_by_one() {
         assert_eq!(play(seed, move || 1 + sizes.below(60)), one_by_one, "seed {seed}");
     }
     assert!(changes.iter().all(|seen| *seen > 10), "every kind of change: {changes:?}");
+}
+
+#[test]
+fn sets_that_are_asked_for_and_given_up_at_random_leave_nothing_behind() {
+    let mut granted = 0;
+    for seed in 0..200 {
+        let mut sizes = Random(SplitMix::new(!seed));
+        let ask = |random: &mut Random, time| {
+            if random.below(3) == 0 { set(random, time) } else { random.ask(time) }
+        };
+        let (said, _) = play_with(seed, move || 1 + sizes.below(10), ask);
+        granted += said.iter().filter(|(_, answer)| matches!(answer, Response::Granted { .. })).count();
+    }
+    assert!(granted > 1000, "{granted} grants");
+}
+
+#[test]
+fn a_set_takes_its_locks_one_after_the_other_and_keeps_none_whose_turn_has_not_come() {
+    let office = Office::new();
+    let [mut holder, mut taker, mut other] = [(); 3].map(|()| office.come_in());
+    office.say(&mut holder, &lock(0, x(1), true));
+    office.say(&mut taker, &Request::LockSet { members: (0..3).map(|at| (at, x(at))).collect() });
+    office.dispatcher.drain();
+    office.say(&mut other, &lock(0, x(2), true));
+    office.dispatcher.drain();
+    let granted = |peer| {
+        let mine = office.heard().into_iter().filter(|(to, _)| *to == peer);
+        let id = |(_, answer)| if let Response::Granted { id, .. } = answer { Some(id) } else { None };
+        mine.filter_map(id).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        granted(other.peer),
+        [0],
+        "the set waits for the second lock, and has not asked for the third"
+    );
+    office.say(&mut other, &Request::Unlock { id: 0, answer: false });
+    office.say(&mut holder, &Request::Unlock { id: 0, answer: false });
+    office.dispatcher.drain();
+    assert_eq!(granted(taker.peer), [1, 2]);
+    for id in 0..3 {
+        office.say(&mut taker, &Request::Unlock { id, answer: false });
+    }
+    office.dispatcher.drain();
+    office.say(&mut other, &Request::LockSet { members: (0..3).map(|at| (at, x(at))).collect() });
+    office.dispatcher.drain();
+    assert_eq!(granted(other.peer), [0, 1, 2], "all at once, if they are free");
 }
 
 #[test]

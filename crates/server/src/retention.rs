@@ -5,6 +5,7 @@
 //! itself, because its tokens were used up or nobody used it, was a right one: that number is halved, and the next block of
 //! tokens is larger.
 
+use crate::directory::MAX_NAMES;
 use std::time::Duration;
 
 /// What a server goes by.
@@ -16,8 +17,10 @@ pub(crate) struct Policy {
     /// Tokens that come with a grant that stays, at first and at most. Those that are not used are lost, so they are few at first.
     pub(crate) block: u64,
     pub(crate) at_most_block: u64,
-    /// Grants that stay with one client at a time.
+    /// Grants that stay with one client at a time. At that bound a part of them is to come back.
     pub(crate) per_client: u32,
+    /// With more names in use than this, nothing stays any more, and of what does a part is to come back.
+    pub(crate) most_names: usize,
     /// How long nobody else must have asked for it.
     pub(crate) quiet: Duration,
     /// Whether the tokens of a block are given to nobody else; `false` is a mutant.
@@ -32,6 +35,7 @@ impl Default for Policy {
             block: 64,
             at_most_block: 1 << 16,
             per_client: 4096,
+            most_names: MAX_NAMES / 4 * 3,
             quiet: Duration::from_millis(10),
             reserves: true,
         }

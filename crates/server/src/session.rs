@@ -38,6 +38,8 @@ pub(super) enum Target {
 /// Where a request stands.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
+    /// Of a set: the member before it is not granted yet.
+    Behind,
     /// Until claims are over.
     HeldBack,
     Waiting,
@@ -85,6 +87,8 @@ pub(super) struct RequestRecord {
     pub(super) block: Option<(u64, u64)>,
     /// Whether it is a try that waits until a client has said whether it uses what is in the way.
     pub(super) tries: bool,
+    /// The member of its set that stands behind it.
+    pub(super) next: Option<RequestId>,
 }
 
 /// A grant that stays with its client until it is recalled.
@@ -105,7 +109,7 @@ impl RequestRecord {
         queued: bool,
     ) -> Self {
         let (change, upgrades, before, known, kept) = (None, None, None, None, None);
-        let (retained, block, tries) = (None, None, false);
+        let (retained, block, tries, next) = (None, None, false, None);
         Self {
             id,
             lock,
@@ -121,6 +125,7 @@ impl RequestRecord {
             retained,
             block,
             tries,
+            next,
         }
     }
 
@@ -180,6 +185,8 @@ pub(super) struct Session {
     /// Whether grants may stay with it, and how many do.
     pub(super) retains: bool,
     pub(super) retained: u32,
+    /// When it was last asked to give some of them back.
+    pub(super) relinquishes: Option<Instant>,
     /// Which of all sessions: numbers of clients are used again.
     pub(super) serial: u64,
 }

@@ -311,9 +311,15 @@ fn after_a_restart_what_is_in_use_is_claimed_and_what_is_not_is_free() {
     let server = Server::start(lasting(&state)).unwrap();
     let (one, two) = (client(&server), client(&server));
     let (used, unused) = (one.mutex("used").unwrap(), one.mutex("unused").unwrap());
-    use_often(&used);
-    let last = use_often(&unused);
-    let guard = used.lock().wait().unwrap();
+    let (mut last, mut guard) = (0, None);
+    eventually("both stay at the same time", || {
+        guard = None;
+        settle(&address(&server), "used", || use_often(&used));
+        last = settle(&address(&server), "unused", || use_often(&unused));
+        guard = Some(used.lock().wait().unwrap());
+        ["used", "unused"].iter().all(|name| states(&server, name) == [EntryState::Retained])
+    });
+    let guard = guard.expect("just taken");
     let server = restart(server, lasting(&state));
     let token = two.mutex("unused").unwrap().lock().wait().unwrap().token();
     assert!(token > last);
@@ -325,21 +331,54 @@ fn after_a_restart_what_is_in_use_is_claimed_and_what_is_not_is_free() {
     assert!(two.mutex("used").unwrap().lock().wait().unwrap().token() > before);
 }
 
+/// How long the next waiter waits for the lock of a process that is stopped, so that only its lease frees it, and then killed.
+fn time_until_free(server: &Server, test: &str, task: &str, state: EntryState) -> Duration {
+    let (mut process, token) = holder(&format!("{task} {}", address(server)), test);
+    eventually("it has the lock", || states(server, "a") == [state]);
+    let began = Instant::now();
+    kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGSTOP).unwrap();
+    let guard = client(server).mutex("a").unwrap().lock().wait().unwrap();
+    let took = began.elapsed();
+    assert!(guard.token() > token);
+    drop(guard);
+    process.kill().unwrap();
+    process.wait().unwrap();
+    took
+}
+
 #[test]
 fn a_killed_client_that_only_keeps_a_lock_blocks_nobody_for_longer_than_one_that_holds_it() {
     if let Ok(task) = std::env::var(TASK) {
-        let lock = Client::open(&task).wait().unwrap().mutex("a").unwrap();
-        println!("\nholds {}", settle(&task, "a", || use_often(&lock)));
+        let (kind, address) = task.split_once(' ').unwrap();
+        let lock = Client::open(address).wait().unwrap().mutex("a").unwrap();
+        let token = if kind == "keeps" { settle(address, "a", || use_often(&lock)) } else { 0 };
+        let held = (kind == "holds").then(|| lock.lock().wait().unwrap());
+        println!("\nholds {}", held.as_ref().map_or(token, |guard| guard.token()));
         std::thread::sleep(Duration::from_secs(600));
     }
-    let server = Server::start(options()).unwrap();
     let test = "a_killed_client_that_only_keeps_a_lock_blocks_nobody_for_longer_than_one_that_holds_it";
-    let (mut process, token) = holder(&address(&server), test);
+    // Killed, the system closes its connection, and the server knows at once.
+    let server = Server::start(options()).unwrap();
+    let (mut process, token) = holder(&format!("keeps {}", address(&server)), test);
     eventually("it stays", || states(&server, "a") == [EntryState::Retained]);
+    let began = Instant::now();
     process.kill().unwrap();
     process.wait().unwrap();
-    let lock = client(&server).mutex("a").unwrap();
-    assert!(lock.lock().wait().unwrap().token() > token);
+    assert!(client(&server).mutex("a").unwrap().lock().wait().unwrap().token() > token);
+    let grace = Duration::from_secs(20);
+    assert!(began.elapsed() < grace, "long before its lease would have been over: {:?}", began.elapsed());
+    drop(server);
+    // The same if nobody closes the connection: the lease is that of a holder.
+    let (grace, heartbeat) = (Duration::from_secs(2), Duration::from_millis(100));
+    let server = Server::start(options().grace(grace).heartbeat(heartbeat)).unwrap();
+    let held = time_until_free(&server, test, "holds", EntryState::Held);
+    let kept = time_until_free(&server, test, "keeps", EntryState::Retained);
+    assert!(held >= grace / 2, "freed by its lease, and not before: {held:?}");
+    // As long as the other, but for what a busy machine adds.
+    assert!(
+        kept <= 2 * held + Duration::from_secs(5),
+        "{kept:?} to get what was only kept, {held:?} to get what was held"
+    );
 }
 
 #[test]

@@ -86,6 +86,26 @@ fn server() -> Server {
 }
 
 #[test]
+fn a_client_that_meets_a_server_that_does_not_answer_tries_again_until_its_deadline() {
+    let server = server();
+    let network = Network::to(server.address());
+    let address = format!("tcp://{}", network.address);
+    let options = Client::options().timeout(Duration::from_millis(200));
+    network.hang(true);
+    let late = options.clone().open_within(Duration::from_millis(900)).open(&address).wait();
+    let late = late.expect_err("nobody answers").to_string();
+    assert!(late.contains("did not answer") && late.contains("attempts in"), "{late}");
+    std::thread::scope(|scope| {
+        let patient = options.open_within(apart::LONG);
+        let opening = scope.spawn(move || patient.open(&address).wait());
+        std::thread::sleep(Duration::from_millis(700));
+        network.hang(false);
+        let client = opening.join().unwrap().expect("the server answers by then");
+        drop(client.mutex("a").unwrap().lock().wait().unwrap());
+    });
+}
+
+#[test]
 fn connections_that_break_lose_nothing_and_do_nothing_twice() {
     let server = server();
     let network = Network::to(server.address());

@@ -47,6 +47,16 @@ impl Comparison {
         names
     }
 
+    /// Where the figures come from, as the first line of the JSON.
+    fn origin_line(&self) -> Value {
+        let Self { commit, date, machine, quick, left_out, .. } = self;
+        serde_json::json!({
+            "origin": "cargo xtask peers", "commit": commit, "date": date, "machine": machine, "quick": quick,
+            "left_out": left_out,
+            "placement": "servers and clients share all cores, on the loopback, nothing pinned",
+        })
+    }
+
     fn figure(&self, workload: &str, peer: &str) -> Option<&Value> {
         self.with("workload").find(|line| line["workload"] == workload && line["peer"] == peer)
     }
@@ -82,7 +92,8 @@ fn compare(root: &Path, quick: bool, may: bool) -> Result<bool, String> {
         std::fs::write(path, text).map(|()| println!("{shown}")).map_err(|error| format!("{shown}: {error}"))
     };
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let json: Vec<_> = comparison.lines.iter().map(Value::to_string).collect();
+    let origin = comparison.origin_line();
+    let json: Vec<_> = std::iter::once(&origin).chain(&comparison.lines).map(Value::to_string).collect();
     written(folder.join("comparison.json"), json.join("\n") + "\n")?;
     written(folder.join("comparison.svg"), page::svg(&comparison))?;
     written(folder.join("comparison.html"), page::html(&comparison))?;

@@ -39,7 +39,7 @@ fn verdict(goal: &Value) -> String {
     format!("{word}: {ratio:.2} times the rate, {}{reason}", text_of(goal, "bound"))
 }
 
-/// For the terminal: goals and faults; figures are in the pages.
+/// For the terminal: figures and goals.
 pub(super) fn text(comparison: &Comparison) -> String {
     let mut out = String::new();
     for workload in comparison.names("workload") {
@@ -134,6 +134,10 @@ pub(super) fn html(comparison: &Comparison) -> String {
     for goal in comparison.with("goal") {
         let _ = writeln!(goals, "<tr><td>{}</td><td>{}</td></tr>", text_of(goal, "goal"), verdict(goal));
     }
+    for goal in comparison.with("untried") {
+        let (what, why) = (text_of(goal, "untried"), text_of(goal, "why"));
+        let _ = writeln!(goals, "<tr><td>{what}</td><td>not tried: {why}</td></tr>");
+    }
     let mut faults = String::new();
     for fault in comparison.with("fault") {
         let [peer, killed, paused] = ["peer", "killed", "paused"].map(|field| text_of(fault, field));
@@ -177,6 +181,10 @@ mod tests {
             "{page}"
         );
         assert!(page.contains("| much faster | not tried: a full run tries it |"), "{page}");
-        assert!(svg(&comparison).matches("<rect").count() == 2 && html(&comparison).contains("</html>"));
+        let html = html(&comparison);
+        assert!(svg(&comparison).matches("<rect").count() == 2 && html.contains("</html>"));
+        assert!(html.contains("<td>not tried: a full run tries it</td>"), "{html}");
+        let origin = comparison.origin_line();
+        assert_eq!((&origin["commit"], &origin["machine"]), (&json!("abc"), &json!("2 cores")));
     }
 }

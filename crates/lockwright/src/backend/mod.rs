@@ -333,7 +333,14 @@ pub(crate) trait Locker {
     /// Acquires the lock, however long it takes.
     fn acquire(&self, kind: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>>;
 
-    /// The same, but given up it ends as soon as it can: with the lock, or without it. Worth overriding where
+    /// Acquires locks in this order: the first of them and as many others as its server takes in one exchange. Dropped, it gives
+    /// back what it has. `None`: they are to be acquired one by one.
+    fn acquire_set(&self, claims: &[Claim]) -> Option<BoxFuture<Result<Vec<Granted>, Refused>>> {
+        let _ = claims;
+        None
+    }
+
+    /// As [`acquire`](Self::acquire), but given up it ends as soon as it can: with the lock, or without it. Worth overriding where
     /// [`acquire`](Self::acquire) waits for what may take hours.
     fn acquire_unless(
         &self,

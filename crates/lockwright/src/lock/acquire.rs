@@ -207,15 +207,14 @@ enum Step {
 
 /// A lock that is waited for. Dropping it gives up.
 struct Waiting {
-    core: Arc<Core>,
-    alarm: Option<Alarm>,
+    clock: WaitClock,
     queueing: Queueing,
     _span: Span,
 }
 
 impl fmt::Debug for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Waiting").field("lock", &self.core.name).finish_non_exhaustive()
+        f.debug_struct("Waiting").field("lock", &self.clock.core.name).finish_non_exhaustive()
     }
 }
 
@@ -310,8 +309,8 @@ impl Attempt {
     ) -> Poll<Result<AnyGuard, LockError>> {
         let core = Arc::clone(&self.core);
         let span = Span::wait(&core, &self.claim);
-        let waiting = Waiting { core: Arc::clone(&core), alarm: None, queueing, _span: span };
-        self.step = Step::Waiting(Box::new(waiting));
+        let clock = WaitClock::new(Arc::clone(&core));
+        self.step = Step::Waiting(Box::new(Waiting { clock, queueing, _span: span }));
         if self.deadline.is_none() {
             let patience = if self.may_wait() { self.patience } else { core.space.answer_limit() };
             self.deadline = patience.and_then(|patience| Instant::now().checked_add(patience));
@@ -326,7 +325,7 @@ impl Attempt {
                 let bound = waiting.queueing.bound;
                 Poll::Ready(self.finish(&bound, outcome))
             }
-            Poll::Pending if self.deadline.is_some_and(|deadline| waiting.is_late(deadline, cx)) => {
+            Poll::Pending if waiting.clock.is_late(self.deadline, cx) => {
                 self.step = Step::Done;
                 let tried = || self.core.space.no_answer();
                 Poll::Ready(Err(if self.may_wait() { LockError::TimedOut } else { tried() }))
@@ -349,9 +348,25 @@ impl Attempt {
     }
 }
 
-impl Waiting {
+/// How long a caller waits.
+pub(super) struct WaitClock {
+    core: Arc<Core>,
+    alarm: Option<Alarm>,
+}
+
+impl WaitClock {
+    pub(super) const fn new(core: Arc<Core>) -> Self {
+        Self { core, alarm: None }
+    }
+
+    /// Whether nothing is to be done for what is dropped here, since another process has it.
+    pub(super) fn is_inert(&self) -> bool {
+        self.core.is_inert()
+    }
+
     /// Nothing yet: is the time over? If not, this task is woken when it is.
-    fn is_late(&mut self, deadline: Instant, cx: &Context<'_>) -> bool {
+    pub(super) fn is_late(&mut self, deadline: Option<Instant>, cx: &Context<'_>) -> bool {
+        let Some(deadline) = deadline else { return false };
         if Instant::now() >= deadline {
             return true;
         }
@@ -362,7 +377,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitClock {
     fn drop(&mut self) {
         if self.core.is_inert() {
             std::mem::forget(self.alarm.take());

@@ -1,17 +1,18 @@
 //! Several locks in one call, in one global order, so that two sets never wait for each other.
 
-use super::acquire::Acquire;
+use super::acquire::{Acquire, WaitClock};
 use super::core::Core;
 use super::guard::AnyGuard;
 use super::handle::{Mutex, RangeLock, RwLock};
 use super::semaphore::Semaphore;
-use crate::backend::{BoxFuture, Kind, SpaceIdentity, whole};
+use super::span::Span;
+use crate::backend::{Backend, BoxFuture, Granted, Kind, Refused, SpaceIdentity, whole};
 use crate::error::LockError;
 use crate::name::LockName;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::observe::{Claim, Mode};
 use std::ops::Range;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -156,7 +157,8 @@ impl LockSet {
         self
     }
 
-    /// Takes all of them, or none. Waits for one after the other, and asks their servers, where they have any.
+    /// Takes all of them, or none. Waits for one after the other, and asks their servers, where they have any: one message asks a
+    /// server for all locks of a space, so that those which are free cost one round trip together.
     ///
     /// # Cancelling
     /// Dropping the future gives back what was taken, and loses no handover.
@@ -168,18 +170,92 @@ impl LockSet {
     /// # Ok::<(), lockwright::LockError>(())
     /// ```
     pub fn acquire(self) -> AcquireSet {
-        AcquireSet(Box::pin(async move {
-            let wants = in_order(self.wants)?;
-            let deadline = self.patience.and_then(|patience| Instant::now().checked_add(patience));
-            let mut guards = Vec::with_capacity(wants.len());
-            let places = wants.iter().map(|(place, _)| *place).collect();
-            for (_, (core, claim)) in wants {
-                let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-                // Whatever is held already goes back if this one fails, or if the set is dropped meanwhile.
-                guards.push(Acquire::<AnyGuard>::new(core, claim, left).await?);
-            }
-            Ok(SetGuard { guards, places })
-        }))
+        let first = self.wants.first().map(|(core, _)| Arc::clone(&core.space));
+        // The thread that waits may read the answers of one space.
+        let one = first.filter(|one| self.wants.iter().all(|(core, _)| Arc::ptr_eq(&core.space, one)));
+        AcquireSet { future: Box::pin(take_all(self)), space: one }
+    }
+}
+
+/// Takes the locks of a set.
+async fn take_all(set: LockSet) -> Result<SetGuard, LockError> {
+    let wants = in_order(set.wants)?;
+    let deadline = set.patience.and_then(|patience| Instant::now().checked_add(patience));
+    let places = wants.iter().map(|(place, _)| *place).collect();
+    let wants: Vec<_> = wants.into_iter().map(|(_, want)| want).collect();
+    // What is held already goes back if another one fails, or if the set is dropped meanwhile.
+    let mut guards = SetGuard { guards: Vec::with_capacity(wants.len()), places };
+    while let Some(rest) = wants.get(guards.len()..).filter(|rest| !rest.is_empty()) {
+        let space = &rest[0].0.space;
+        let together = rest.iter().take_while(|(core, _)| Arc::ptr_eq(&core.space, space)).count();
+        take_some(&rest[..together], deadline, &mut guards.guards).await?;
+    }
+    Ok(guards)
+}
+
+/// Takes the first of these locks, which are of one space, and as many others as can be had with it.
+async fn take_some(
+    wants: &[Wanted],
+    deadline: Option<Instant>,
+    guards: &mut Vec<AnyGuard>,
+) -> Result<(), LockError> {
+    let (core, claim) = &wants[0];
+    core.check().map_err(|pid| LockError::OtherProcess { pid })?;
+    let mut own = *claim;
+    if let Some((granted, token_base)) = core.try_acquire_fast(&mut own) {
+        guards.push(AnyGuard::new(Arc::clone(core), token_base, own, granted));
+        return Ok(());
+    }
+    let bound = |(core, claim): &Wanted| {
+        let bound = core.bound()?;
+        Ok::<_, LockError>((bound.token_base, Claim { lock: bound.lock, ..*claim }))
+    };
+    let bound = wants.iter().map(bound).collect::<Result<Vec<_>, _>>()?;
+    let claims: Vec<_> = bound.iter().map(|(_, claim)| *claim).collect();
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let acquiring = core.space.acquire_set(&claims).filter(|_| left != Some(Duration::ZERO));
+    let Some(acquiring) = acquiring else {
+        guards.push(Acquire::<AnyGuard>::new(Arc::clone(core), *claim, left).await?);
+        return Ok(());
+    };
+    let _span = Span::wait(core, claim);
+    let granted =
+        WaitingSet { clock: WaitClock::new(Arc::clone(core)), deadline, acquiring: Some(acquiring) };
+    let granted = granted.await.map_err(|refused| match refused {
+        Refused::Busy => LockError::TimedOut,
+        Refused::Error(error) => error,
+    })?;
+    for (((core, _), (token_base, claim)), granted) in wants.iter().zip(bound).zip(granted) {
+        guards.push(AnyGuard::new(Arc::clone(core), token_base, claim, granted));
+    }
+    Ok(())
+}
+
+/// Locks of one server that are waited for. Dropping it gives up.
+struct WaitingSet {
+    clock: WaitClock,
+    deadline: Option<Instant>,
+    acquiring: Option<BoxFuture<Result<Vec<Granted>, Refused>>>,
+}
+
+impl Future for WaitingSet {
+    type Output = Result<Vec<Granted>, Refused>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { clock, deadline, acquiring } = &mut *self;
+        let acquiring = acquiring.as_mut().expect("it is there until this is dropped");
+        match acquiring.as_mut().poll(cx) {
+            Poll::Pending if clock.is_late(*deadline, cx) => Poll::Ready(Err(Refused::Busy)),
+            polled => polled,
+        }
+    }
+}
+
+impl Drop for WaitingSet {
+    fn drop(&mut self) {
+        if self.clock.is_inert() {
+            std::mem::forget(self.acquiring.take());
+        }
     }
 }
 
@@ -220,7 +296,11 @@ fn in_order(wants: Vec<Wanted>) -> Result<Vec<(usize, Wanted)>, LockError> {
 /// # Ok(()) }
 /// ```
 #[must_use = "nothing is locked before it is awaited, or waited for"]
-pub struct AcquireSet(BoxFuture<Result<SetGuard, LockError>>);
+pub struct AcquireSet {
+    future: BoxFuture<Result<SetGuard, LockError>>,
+    /// Of all of its locks, if they are in one.
+    space: Option<Arc<dyn Backend>>,
+}
 
 impl std::fmt::Debug for AcquireSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -242,14 +322,20 @@ impl AcquireSet {
     /// ```
     #[track_caller]
     pub fn wait(self) -> Result<SetGuard, LockError> {
-        super::acquire::block_here(true, || block_on(self.0))
+        let Self { mut future, space } = self;
+        let Some(space) = space else { return super::acquire::block_here(true, || block_on(future)) };
+        let mut outcome = None;
+        super::acquire::block_here(true, || {
+            space.block_on(pin!(async { outcome = Some(future.as_mut().await) }));
+        });
+        outcome.expect("it was polled to its end")
     }
 }
 
 impl Future for AcquireSet {
     type Output = Result<SetGuard, LockError>;
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.0.as_mut().poll(cx)
+        self.future.as_mut().poll(cx)
     }
 }
 

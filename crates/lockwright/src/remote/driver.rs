@@ -8,7 +8,8 @@
 //! executor waits for an answer.
 //!
 //! Locks that stay with the client are recalled over the connection, and others wait for them: with such locks the background
-//! thread is back sooner, after [`IDLE_RETAINING`].
+//! thread is back sooner, after [`IDLE_RETAINING`]. While it finds threads that read, it looks less and less often, up to [`IDLE`]:
+//! what is recalled meanwhile they see.
 //!
 //! While threads read the socket, heartbeats are due all the same: the background thread runs the tasks once every
 //! [`TASKS_EVERY`], whichever threads wait. A thread that waits for the answer to a heartbeat depends on it.
@@ -176,10 +177,10 @@ impl Driver {
             runtime.block_on(self.aside.notified());
             let mut turns = self.turns();
             turns.is_aside = true;
-            let mut ran = Instant::now();
+            let (mut ran, mut pause) = (Instant::now(), turns.idle());
             while !turns.stop && turns.keeps_aside() {
-                let idle = turns.idle();
-                turns = self.step_in.wait_timeout(turns, idle).unwrap_or_else(PoisonError::into_inner).0;
+                turns = self.step_in.wait_timeout(turns, pause).unwrap_or_else(PoisonError::into_inner).0;
+                pause = turns.next_pause(pause);
                 if ran.elapsed() >= TASKS_EVERY {
                     drop(turns);
                     runtime.block_on(run_due_tasks());
@@ -214,6 +215,11 @@ impl Drop for Before {
 impl Turns {
     const fn idle(&self) -> Duration {
         if self.retains { IDLE_RETAINING } else { IDLE }
+    }
+
+    /// How long to wait until the next look, after `pause` before this one.
+    fn next_pause(&self, pause: Duration) -> Duration {
+        if self.drivers > 0 { (2 * pause).min(IDLE) } else { self.idle() }
     }
 
     fn keeps_aside(&self) -> bool {
@@ -251,4 +257,29 @@ pub(super) fn outcome<T>(remote: &Remote, future: impl Future<Output = T>) -> T 
     let mut outcome = None;
     remote.drive(pin!(async { outcome = Some(future.await) }));
     outcome.expect("a future that was seen through has an outcome")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_background_thread_looks_rarely_while_others_read_and_soon_when_they_may_be_gone() {
+        let mut turns = Turns { drivers: 1, retains: true, ..Turns::default() };
+        let mut pause = turns.idle();
+        let looks = std::iter::repeat_with(|| {
+            pause = turns.next_pause(pause);
+            pause
+        });
+        let second = looks.scan(Duration::ZERO, |sum, pause| {
+            *sum += pause;
+            Some(*sum)
+        });
+        let looks = second.take_while(|sum| *sum < Duration::from_secs(1)).count();
+        assert!(looks < 120, "{looks} looks in a second, and not thousands");
+        turns.drivers = 0;
+        assert_eq!(turns.next_pause(IDLE), IDLE_RETAINING);
+        turns.retains = false;
+        assert_eq!(turns.next_pause(IDLE), IDLE);
+    }
 }

@@ -31,6 +31,8 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// A lock that stays here goes back when nobody has used it for so many looks, a second or less apart.
 const IDLE_LOOKS: u8 = 10;
+/// As good as for ever, for a deadline.
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long the thread waits at the end for the last words to leave.
 const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -190,10 +192,21 @@ impl LinkState {
         self.is_reachable() && !self.is_expired()
     }
 
+    /// How long what is granted in this session is certain.
+    fn certainty(&self) -> Option<Certainty> {
+        self.ep.clone().map(|session| Certainty { session, lease: self.lease })
+    }
+
     /// The waiter takes the grant `id`, which may stay here.
     pub(crate) fn keep_grant(&mut self, id: crate::wire::RequestId) -> Option<LocalGrant> {
-        let certainty = self.ep.clone().map(|session| Certainty { session, lease: self.lease });
+        let certainty = self.certainty();
         self.table.keep_grant(id, certainty)
+    }
+
+    /// The waiter takes the grants of a set, which may stay here.
+    pub(super) fn see_set(&mut self, ids: &[crate::wire::RequestId]) -> Vec<LocalGrant> {
+        let certainty = self.certainty();
+        self.table.see_set(ids, certainty.as_ref())
     }
 
     /// Whether the lease is over.
@@ -246,7 +259,8 @@ impl Remote {
         let scheme = options.transport.scheme();
         let name = format!("{scheme}://{}/{}", options.server, String::from_utf8_lossy(&options.space));
         let refuse = |why: String| OpenError::Failed { space: name.clone(), why };
-        let patience = options.transport.timeout();
+        // The caller's deadline, and time for an answer if the connection came at the last moment.
+        let (until, patience) = (Instant::now() + options.open_within.min(DAY), options.transport.timeout());
         let (tell, told) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name(format!("lockwright-{scheme}"))
@@ -262,11 +276,12 @@ impl Remote {
         if remote.options.shard.is_some() {
             return Ok(remote);
         }
-        match remote.wait_until_ready(Instant::now() + patience) {
+        let began = Instant::now();
+        match remote.wait_until_ready(until.max(began + patience)) {
             Ok(()) => Ok(remote),
             Err(why) => {
                 remote.close();
-                Err(refuse(why.unwrap_or_else(|| late(patience))))
+                Err(refuse(why.unwrap_or_else(|| late(began.elapsed()))))
             }
         }
     }
@@ -382,6 +397,13 @@ impl Remote {
         let (certain, plain) = (line.is_certain(), line.table.is_plainly_held(id));
         wake(line.table.give_up(id, certain));
         if plain { line.flush_unlock() } else { line.flush() }
+    }
+
+    /// Gives up a set that waits, and what was granted of it.
+    pub(super) fn give_up_set(&self, ids: &[crate::wire::RequestId]) {
+        let mut line = self.line();
+        line.table.give_up_set(ids);
+        line.flush();
     }
 
     /// Ends the session, and with it everything that is held.

@@ -5,6 +5,7 @@
 //! | `address` | where servers are |
 //! | `table` | what was asked for and is held, whatever becomes of sessions |
 //! | `retained` | a lock that stays with the client between uses |
+//! | `sets` | several locks in one message |
 //! | `changes` | upgrades, downgrades and parts of what is held, on their way |
 //! | `values` | values of what is held |
 //! | `driver` | which thread reads |
@@ -32,6 +33,7 @@ pub(crate) mod link;
 pub(crate) mod one_sided;
 pub(crate) mod retained;
 pub(crate) mod secret;
+mod sets;
 pub(crate) mod table;
 pub(crate) mod transport;
 mod values;
@@ -179,6 +181,14 @@ impl Locker for RemoteBackend {
 
     fn acquire(&self, _: Kind, claim: Claim) -> BoxFuture<Result<Granted, Refused>> {
         Box::pin(Acquiring::new(&self.remote, &claim, true))
+    }
+
+    fn acquire_set(&self, claims: &[Claim]) -> Option<BoxFuture<Result<Vec<Granted>, Refused>>> {
+        // Of what is exported the server waits in tasks, one for each.
+        if claims.len() < 2 || self.offers_changes().is_err() {
+            return None;
+        }
+        Some(Box::pin(sets::AcquiringSet::new(&self.remote, claims)))
     }
 
     fn release(&self, _: Kind, _: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {

@@ -17,6 +17,7 @@
 use super::transport::Session;
 use crate::wire::{RequestId, Units};
 use lockwright_fabric::observe::Mode;
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -161,13 +162,19 @@ impl Retention {
         }
         let Some(grant) = &self.grant else { return Asked::Elsewhere(None) };
         if grant.users > 0 {
-            let waits = certain && mode == Mode::Exclusive && grant.offers(mode, rules);
+            let waits = self.waits(mode, certain, rules);
             return if waits { Asked::Waits } else { Asked::Elsewhere(None) };
         }
         // Idle, and of no use: the other mode, or its tokens are used up.
         let id = grant.id;
         self.grant = None;
         Asked::Elsewhere(Some(id))
+    }
+
+    /// Whether a request waits here for the grant's user, rather than at the server.
+    pub(super) fn waits(&self, mode: Mode, certain: bool, rules: RetentionRules) -> bool {
+        let offers = |grant: &Grant| grant.users > 0 && grant.offers(mode, rules);
+        certain && mode == Mode::Exclusive && self.grant.as_ref().is_some_and(offers)
     }
 
     /// A request waits here.
@@ -246,6 +253,16 @@ impl Retention {
         let idle = (grant.users == 0).then_some(grant.id)?;
         self.grant = None;
         Some(idle)
+    }
+
+    /// By what idle grants are ordered, the one first that was used least recently. `None`: it is not idle.
+    pub(super) fn idle_age(&self) -> Option<(Reverse<u8>, u64)> {
+        self.grant.filter(|grant| grant.users == 0).map(|grant| (Reverse(grant.looks), grant.token))
+    }
+
+    /// What is idle is returned, and is not here any more.
+    pub(super) fn end_idle(&mut self) -> Option<RequestId> {
+        self.grant.take_if(|grant| grant.users == 0).map(|grant| grant.id)
     }
 
     /// A use is about to be changed, and the grant with it: it has to be the only one.

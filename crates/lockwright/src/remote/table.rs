@@ -11,18 +11,21 @@
 //!
 //! What was claimed is also lost if it is not answered within the lease under which it was granted.
 //!
-//! Changes of what is held are in `changes`, locks that stay here between uses in `retained`.
+//! Changes of what is held are in `changes`, locks that stay here between uses in `retained`, several locks
+//! at once in `sets`.
 //!
 //! What this file must not do: know about threads, connections or time; it says what is to be sent, and others send it.
 
 mod changes;
 mod retained;
+mod sets;
 mod state;
 mod watched;
 
 use changes::Change;
 pub use changes::Upgrade;
 pub use retained::Begun;
+pub use sets::SetStage;
 
 use super::retained::{LocalGrant, RetainedLock, RetentionRules};
 
@@ -106,6 +109,10 @@ pub struct TableRules {
     pub claims_nothing: bool,
     /// A grant that its waiter has not taken yet outlives the session.
     pub keeps_untaken_grants: bool,
+    /// Of a set that is given up only the first member is.
+    pub gives_up_first_only: bool,
+    /// After a session the members of a set are asked for by themselves.
+    pub asks_apart: bool,
 }
 
 /// Everything a client knows.
@@ -147,6 +154,8 @@ pub struct Table {
     with_grants: BTreeSet<u64>,
     /// What was decided and is to be said, in order.
     to_say: Vec<Request>,
+    /// The members of sets that wait, in order.
+    sets: Vec<Vec<RequestId>>,
     /// By request: holders who want to hear of those who wait.
     watched: HashMap<RequestId, Vec<Arc<Contention>>>,
 }
@@ -323,15 +332,22 @@ impl Table {
                 self.identity = Some(identity);
                 return None;
             }
+            Response::Relinquish { count } => {
+                self.relinquish(usize::try_from(count).unwrap_or(usize::MAX));
+                return None;
+            }
             Response::Ack | Response::Certain { .. } | Response::Elsewhere => return None,
             Response::Contended { id } => {
                 self.contended(id).into_iter().for_each(Waker::wake);
                 return None;
             }
         };
-        let request = self.request(id)?;
-        request.stage = next;
-        request.waker.take()
+        let is_granted = matches!(next, Stage::Granted { .. } | Stage::Retained { .. });
+        self.request(id)?.stage = next;
+        if is_granted && !self.sets.is_empty() && self.is_part(id) {
+            return None;
+        }
+        self.request(id)?.waker.take()
     }
 
     /// The session is over; what only it could answer fails. Returns whom to wake.
@@ -381,7 +397,12 @@ impl Table {
             kind: *kind,
             name: name.clone(),
         }));
-        let (mut upgrades, mut wanted) = (Vec::new(), Vec::new());
+        let (mut upgrades, mut wanted) = (Vec::new(), self.sets_again());
+        if self.rules.asks_apart {
+            wanted.clear();
+            self.sets.clear();
+        }
+        let in_sets: BTreeSet<_> = self.sets.iter().flatten().copied().collect();
         for PendingRequest { id, units, stage, change, since, waker } in self.slots.iter_mut().flatten() {
             let Some(units) = *units else { continue };
             match *stage {
@@ -399,6 +420,7 @@ impl Table {
                     *stage = Stage::Lost(LostReason::Evicted);
                     waker.take().into_iter().for_each(Waker::wake);
                 }
+                Stage::Wanted { .. } if in_sets.contains(id) => {}
                 Stage::Wanted { wait } => wanted.push((*since, Request::Lock { id: *id, units, wait })),
                 _ => {}
             }

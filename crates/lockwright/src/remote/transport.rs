@@ -26,13 +26,23 @@ pub(crate) enum Transport {
 #[derive(Debug)]
 pub(super) struct Unconnected {
     pub(super) why: String,
+    /// Another attempt may succeed.
+    again: Again,
+}
+
+/// Whether it is worth while to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Again {
+    No,
     /// The server closed the connection before it said anything, as one does that has too many.
-    is_broken_off: bool,
+    BrokenOff,
+    /// It did not answer in time.
+    Late,
 }
 
 impl From<String> for Unconnected {
     fn from(why: String) -> Self {
-        Self { why, is_broken_off: false }
+        Self { why, again: Again::No }
     }
 }
 
@@ -63,24 +73,36 @@ impl Transport {
         }
     }
 
-    /// As [`connect`](Self::connect), again and again for as long as `limit` while the server breaks attempts off.
+    /// As [`connect`](Self::connect), again and again for as long as `limit` while the server breaks attempts off or does not answer.
     pub(super) async fn connect_within(&self, server: &str, limit: Duration) -> Result<Session, String> {
         let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
         for attempt in 1.. {
-            let connecting = tokio::time::timeout(self.timeout(), self.connect(server)).await;
-            match connecting.unwrap_or_else(|_| Err(super::link::late(self.timeout()).into())) {
-                Ok(session) => return Ok(session),
-                Err(Unconnected { why, is_broken_off: false }) => return Err(why),
-                Err(_) if began.elapsed() + pause < limit => tokio::time::sleep(pause).await,
-                Err(Unconnected { why, .. }) => {
-                    let seconds = began.elapsed().as_secs_f64();
-                    return Err(format!(
-                        "{why}; so ended {attempt} attempts in {seconds:.1} s: too many clients connect at once, or something \
-                         between here and the server closes connections"
-                    ));
+            let left = limit.saturating_sub(began.elapsed()).max(FIRST_PAUSE);
+            let connecting = tokio::time::timeout(self.timeout().min(left), self.connect(server)).await;
+            let Unconnected { why, again } = match connecting {
+                Ok(Ok(session)) => return Ok(session),
+                Ok(Err(unconnected)) => unconnected,
+                Err(_) => {
+                    Unconnected { why: super::link::late(self.timeout().min(left)), again: Again::Late }
                 }
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            };
+            let reason = match again {
+                Again::No => return Err(why),
+                _ if began.elapsed() + pause < limit => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    continue;
+                }
+                Again::Late if attempt == 1 => return Err(why),
+                Again::Late => {
+                    "the network or the server hangs, or something between here and there swallows packets"
+                }
+                Again::BrokenOff => {
+                    "too many clients connect at once, or something between here and the server closes connections"
+                }
+            };
+            let seconds = began.elapsed().as_secs_f64();
+            return Err(format!("{why}; so ended {attempt} attempts in {seconds:.1} s: {reason}"));
         }
         unreachable!("a limit ends")
     }
@@ -95,7 +117,7 @@ impl Transport {
                     let session = TcpEndpoint::connect(address, (**options).clone()).await;
                     session.map(Session::Tcp).map_err(|error| {
                         if let ConnectError::TimedOut = error {
-                            return super::link::late(options.timeout).into();
+                            return Unconnected { why: super::link::late(options.timeout), again: Again::Late };
                         }
                         let unproven = matches!(error, ConnectError::Unproven);
                         let file = unproven.then(|| secret::left_for(server)).flatten();
@@ -103,7 +125,8 @@ impl Transport {
                             let file = file.display();
                             format!("{error}; if it is from {file}, and the server that left it is gone, remove that file")
                         });
-                        Unconnected { why, is_broken_off: error.is_broken_off() }
+                        let again = if error.is_broken_off() { Again::BrokenOff } else { Again::No };
+                        Unconnected { why, again }
                     })
                 }
                 #[cfg(feature = "rdma")]

@@ -3,8 +3,8 @@
 //! What this file must not do: trust a word of what it decodes. What is no request comes out as `None`.
 
 use super::{
-    DenyReason, Identity, Kind, LockName, MAX_SPACE, MAX_VALUE, Mode, Request, RequestId, Response, Units,
-    ValueReport,
+    DenyReason, Identity, Kind, LockName, MAX_SET, MAX_SPACE, MAX_VALUE, Mode, Request, RequestId, Response,
+    Units, ValueReport,
 };
 use lockwright_fabric::{Message, PeerId};
 
@@ -103,6 +103,11 @@ impl Request {
             }
             Request::CloseValue { of, token } => message(31, 0, [seq, *of, *token, 0], Vec::new()),
             Request::Watch { id } => message(32, *id, [seq, 0, 0, 0], Vec::new()),
+            Request::LockSet { members } => {
+                let (modes, tail) = pack_set(members);
+                let thread = members.first().and_then(|(_, units)| units.thread);
+                message(33 | put_thread(thread), 0, [seq, modes, 0, 0], tail)
+            }
         }
     }
 
@@ -161,6 +166,7 @@ impl Request {
             }
             31 => Request::CloseValue { of: a, token: b },
             32 => Request::Watch { id: lock },
+            33 => Request::LockSet { members: unpack_set(a, tail, thread_in(kind))? },
             _ => return None,
         };
         Some((seq, ask))
@@ -202,6 +208,7 @@ impl Response {
                 message(84, *id, [value.bits(), value.age_ns, 0, taken], pack(bytes))
             }
             Response::Contended { id } => plain(85, *id, 0),
+            Response::Relinquish { count } => plain(86, 0, *count),
             Response::Changed { id, token, mode } => {
                 message(74, *id, [*token, u64::from(*mode == Mode::Exclusive), 0, taken], Vec::new())
             }
@@ -237,6 +244,7 @@ impl Response {
             83 => Response::Elsewhere,
             84 => Response::Value { id, value: ValueReport::of_words(a, b, unpack(tail)?) },
             85 => Response::Contended { id },
+            86 => Response::Relinquish { count: a },
             74 => {
                 let mode = if b == 1 { Mode::Exclusive } else { Mode::Shared };
                 Response::Changed { id, token: a, mode }
@@ -258,6 +266,30 @@ impl Response {
 
 fn name_in(tail: &[u64]) -> Option<LockName> {
     LockName::new(unpack(tail)?).ok()
+}
+
+/// The members of a set, which one thread asks for: which of them are exclusive, by bit, and four words of each.
+fn pack_set(members: &[(RequestId, Units)]) -> (u64, Vec<u64>) {
+    debug_assert!(members.len() <= MAX_SET, "a set that is larger is asked for in parts");
+    let exclusive = |(at, (_, units)): (usize, &(RequestId, Units))| {
+        u64::from(units.mode == Mode::Exclusive) << (at % MAX_SET)
+    };
+    let modes = members.iter().enumerate().map(exclusive).fold(0, |modes, mode| modes | mode);
+    let words = |(id, units): &(RequestId, Units)| [*id, units.handle, units.start, units.end];
+    (modes, members.iter().flat_map(words).collect())
+}
+
+fn unpack_set(modes: u64, tail: &[u64], thread: Option<u32>) -> Option<Vec<(RequestId, Units)>> {
+    let (members, rest) = tail.as_chunks::<4>();
+    let unused = modes.checked_shr(members.len() as u32).unwrap_or(0);
+    if !rest.is_empty() || members.is_empty() || members.len() > MAX_SET || unused != 0 {
+        return None;
+    }
+    let member = |(at, [id, handle, start, end]): (usize, &[u64; 4])| {
+        let mode = if modes >> at & 1 == 1 { Mode::Exclusive } else { Mode::Shared };
+        (*id, Units { handle: *handle, mode, start: *start, end: *end, thread })
+    };
+    Some(members.iter().enumerate().map(member).collect())
 }
 
 /// Bytes as words: how many, then eight to a word.

@@ -25,12 +25,17 @@
 //! | downgrade | 16; flag: of an upgrade that is given up | `Changed`, shared |
 //! | part given back | 17: `words[1..4]` start, end, the second piece's request | `Granted` for the second piece, if there is one; `Lost` if there was nothing to cut |
 //!
+//! | several locks | as message | means |
+//! |---|---|---|
+//! | set, request 33 | `words[1]` exclusive or not, by bit; `tail` request, handle, start, end of each member | each is waited for once the one before it is granted, and answered like a lock |
+//!
 //! | lock that stays with its client | as message | means |
 //! |---|---|---|
 //! | retains, request 24 | | grants to this session may stay with it |
 //! | retained, answer 80 | `words[0..3]` token, first further token, how many | granted, and the client's until it is recalled |
 //! | recall, answer 81 | | it is wanted back: unlocked at once if nobody uses it, or else with its last use |
 //! | kept, request 25 | | it is in use |
+//! | relinquish, answer 86 | `words[0]` how many | there is no room for more: so many that nobody uses go back, those that were used last a while ago first |
 //!
 //! | several servers as one | as message | means |
 //! |---|---|---|
@@ -80,7 +85,7 @@ use lockwright_fabric::observe::Mode;
 /// client takes the locks by verbs of its own; in lock words tokens and generations are fields of their own, and the holder table
 /// says who holds what; 4 has locks that stay with their last user; 5 has semaphores, and waiters say
 /// how long they have waited; 6 has values of locks, and holders who are told that others wait; in 7 clients say which of their
-/// threads asks, and listings say that and whose a process is.
+/// threads asks, listings say that and whose a process is, and there are sets of locks.
 pub const VERSION: u64 = 7;
 /// The oldest version that a server still understands: nothing that was said in it has another meaning now.
 pub const OLDEST: u64 = 1;
@@ -92,6 +97,8 @@ pub const MAX_REQUESTS: u32 = 1 << 16;
 pub const MAX_SPACE: usize = 255;
 /// Bytes of a listing in one message: they fit into a message of the RDMA fabric, which is shorter than tcp's frames.
 pub const PAGE: usize = 3 << 10;
+/// Locks that are asked for in one message.
+pub const MAX_SET: usize = 64;
 
 /// A request's id: its slot in the lower half.
 pub type RequestId = u64;
@@ -140,6 +147,11 @@ pub enum Request {
         id: RequestId,
         units: Units,
         wait: bool,
+    },
+    /// Waits for several locks, each of which is asked for when the one before it is granted. Every grant is said as that of a
+    /// lock; a member is given up like a lock.
+    LockSet {
+        members: Vec<(RequestId, Units)>,
     },
     /// Gives a lock back, or gives up a request that still waits; answered only if that is asked for.
     Unlock {
@@ -316,6 +328,10 @@ pub enum Response {
     /// What is retained is wanted back.
     Recall {
         id: RequestId,
+    },
+    /// There is no room for more locks that stay: so many of those that are not used are to come back.
+    Relinquish {
+        count: u64,
     },
     /// The server is certain that it owns the shard for `left` nanoseconds from when the probe arrived.
     Certain {

@@ -21,6 +21,12 @@ fn asks() -> Vec<Request> {
         Request::Forget { handle: 4 },
         Request::Lock { id: 5 << 32 | 6, units: units(Mode::Exclusive), wait: false },
         Request::Lock { id: 1, units: units(Mode::Shared), wait: true },
+        Request::LockSet { members: vec![(9, units(Mode::Shared))] },
+        Request::LockSet {
+            members: (0..MAX_SET as u64)
+                .map(|id| (id << 32, units(if id % 3 == 0 { Mode::Exclusive } else { Mode::Shared })))
+                .collect(),
+        },
         Request::Unlock { id: 9, answer: true },
         Request::Unlock { id: 9, answer: false },
         Request::Claim { id: 2, units: units(Mode::Shared), token: 77, epoch: 5, key: 1 << 100 },
@@ -76,6 +82,7 @@ fn answers() -> Vec<Response> {
         Response::Retained { id: 10, token: 5, first: 9, count: u64::MAX },
         Response::Recall { id: 10 },
         Response::Contended { id: 10 },
+        Response::Relinquish { count: u64::MAX },
         Response::Value { id: 11, value: ValueReport::default() },
         Response::Value {
             id: 12,
@@ -95,10 +102,11 @@ fn everything_comes_out_as_it_went_in() {
 }
 
 #[test]
-fn a_page_fits_into_a_message() {
-    assert!(pack(&[0; PAGE]).len() <= lockwright_fabric::backend::tcp::MAX_TAIL);
+fn a_page_and_a_set_fit_into_a_message() {
+    let longest = pack(&[0; PAGE]).len().max(4 * MAX_SET);
+    assert!(longest <= lockwright_fabric::backend::tcp::MAX_TAIL);
     #[cfg(feature = "rdma")]
-    assert!(pack(&[0; PAGE]).len() <= lockwright_fabric::backend::rdma::MAX_TAIL);
+    assert!(longest <= lockwright_fabric::backend::rdma::MAX_TAIL);
 }
 
 /// The corpus: every message, cut, stretched and with every word changed. Nothing may panic, and what comes out

@@ -15,6 +15,7 @@ impl Cluster {
             deaths: is(4),
             suspends: is(5),
             races: is(6),
+            breaks: is(7),
         };
         Self { faults, rules: Rules::default() }
     }

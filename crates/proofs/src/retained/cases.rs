@@ -15,14 +15,15 @@ const WRITES_TWICE: &[Op] = &[Op::Lock(Exclusive), Op::Unlock, Op::Lock(Exclusiv
 const READS: &[Op] = &[Op::Lock(Shared), Op::Unlock];
 const READS_AND_WRITES: &[Op] = &[Op::Lock(Shared), Op::Unlock, Op::Lock(Exclusive), Op::Unlock];
 const TRIES: &[Op] = &[Op::Try(Exclusive), Op::Unlock];
-const NONE: Faults = Faults { expiries: 0, restarts: 0, deaths: 0, cancels: 0, hand_backs: 0 };
+const NONE: Faults =
+    Faults { expiries: 0, restarts: 0, deaths: 0, cancels: 0, hand_backs: 0, cuts: 0, broken: 0 };
 
 /// By client and user.
 type Programs = &'static [&'static [&'static [Op]]];
 /// A case: its name, what users do, what happens to them.
 type Case = (&'static str, &'static str, Programs, Faults);
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 13] = [
     ("three", "three clients, one of which writes twice", &[&[WRITES_TWICE], &[WRITES], &[WRITES]], NONE),
     ("local", "two users of one client, and one of another", &[&[WRITES_TWICE, WRITES], &[WRITES]], NONE),
     (
@@ -67,6 +68,24 @@ const CASES: [Case; 10] = [
         "two clients, one of which is killed, and one that only tries",
         &[&[WRITES_TWICE], &[WRITES], &[TRIES]],
         Faults { deaths: 1, ..NONE },
+    ),
+    (
+        "expiries-three",
+        "three clients, and a lease is over",
+        &[&[WRITES], &[WRITES], &[WRITES]],
+        Faults { expiries: 1, ..NONE },
+    ),
+    (
+        "cuts",
+        "two clients, a connection breaks twice, and what was said is said again",
+        &[&[WRITES_TWICE], &[WRITES]],
+        Faults { cuts: 2, ..NONE },
+    ),
+    (
+        "broken",
+        "two clients, and an operator takes the lock away",
+        &[&[WRITES_TWICE], &[WRITES]],
+        Faults { broken: 1, ..NONE },
     ),
 ];
 

@@ -1,7 +1,8 @@
 //! The world around a server and the clients that its locks stay with: what can happen next, and what must not.
 
 use super::client::Client;
-use lockwright::internal::{Origin, RetentionRules};
+use lockwright::internal::{LocalGrant, Origin, RetentionRules};
+use lockwright::wire::RequestId;
 use lockwright_fabric::Message;
 use lockwright_fabric::backend::tcp::SessionEnd;
 use lockwright_fabric::observe::Mode;
@@ -35,6 +36,10 @@ pub struct Faults {
     pub cancels: u8,
     /// Let a client give back what it has not used for a while.
     pub hand_backs: u8,
+    /// Break a client's connection, and let it say again what the server may not have taken.
+    pub cuts: u8,
+    /// Take the lock away from the client that has it, used or not, as an operator does.
+    pub broken: u8,
 }
 
 /// A case: what every user of every client does, and what may happen.
@@ -70,6 +75,8 @@ pub struct State {
     left: Faults,
     /// The highest token of a writer, and of any holder.
     tokens: (u64, u64),
+    /// Grants that were taken away, by client: what is done under them until the client hears of it is the operator's doing.
+    broken: Vec<(usize, RequestId)>,
 }
 
 /// One thing that happens. Numbers are of clients and their users.
@@ -91,6 +98,10 @@ pub enum Step {
     Expires(usize),
     /// It hears of the server again.
     Recovers(usize),
+    /// The connection of a client breaks, and comes back.
+    Cut(usize),
+    /// The lock is taken away from the client that has it.
+    Broken,
     /// The server gives up a session.
     GivenUp(usize),
     /// A client learns that its session is over.
@@ -120,6 +131,8 @@ impl fmt::Display for Step {
             Step::ToClient(c) => write!(f, "a message for C{c} arrives"),
             Step::Expires(c) => write!(f, "the lease of C{c} is over"),
             Step::Recovers(c) => write!(f, "C{c} hears of the server again"),
+            Step::Cut(c) => write!(f, "C{c} says again over a new connection what it had said"),
+            Step::Broken => write!(f, "the lock is taken away from the client that has it"),
             Step::GivenUp(c) => write!(f, "the server gives up the session of C{c}"),
             Step::Learns(c) => write!(f, "C{c} learns that its session is over"),
             Step::Begins(c) => write!(f, "C{c} begins a session"),
@@ -152,6 +165,7 @@ impl Model for Retained {
             sessions: 0,
             left: self.faults,
             tokens: (0, 0),
+            broken: Vec::new(),
         };
         for client in 0..self.programs.len() {
             state.begin(client);
@@ -198,6 +212,9 @@ impl Model for Retained {
                     if !client.expired && !line.to_client.is_empty() {
                         steps.push(Step::ToClient(c));
                     }
+                    if state.left.cuts > 0 {
+                        steps.push(Step::Cut(c));
+                    }
                     if client.expired {
                         steps.push(Step::Recovers(c));
                     } else if state.left.expiries > 0 {
@@ -225,6 +242,9 @@ impl Model for Retained {
                 }
                 if state.left.restarts > 0 {
                     steps.push(Step::Killed);
+                }
+                if state.left.broken > 0 && machine.holds_anything() {
+                    steps.push(Step::Broken);
                 }
             }
         }
@@ -256,6 +276,21 @@ impl Model for Retained {
                 state.clients[c].expire();
             }
             Step::Recovers(c) => state.clients[c].expired = false,
+            Step::Cut(c) => {
+                state.left.cuts -= 1;
+                // What was on its way to the server is lost, or has arrived, and the answer has not.
+                let again = state.clients[c].table.unacked().cloned().collect();
+                state.lines[c].to_server = again;
+            }
+            Step::Broken => {
+                state.left.broken -= 1;
+                let (number, id) =
+                    state.server.as_mut().expect(NO_SERVER).break_one().expect("it was listed");
+                let of = |line: &Part<Line>| line.at_server.is_some_and(|(_, its)| its == number);
+                let client = state.lines.iter().position(of).expect("a holder has a session");
+                state.broken.push((client, id));
+                state.route();
+            }
             Step::GivenUp(c) => {
                 let (_, number) = state.lines[c].at_server.take().expect("it was listed");
                 state.server.as_mut().expect(NO_SERVER).depart(number, SessionEnd::Lost);
@@ -313,7 +348,13 @@ impl Model for Retained {
     fn is_progress(&self, step: &Step) -> bool {
         !matches!(
             step,
-            Step::GivesUp(..) | Step::HandsBack(_) | Step::Expires(_) | Step::Dies(_) | Step::Killed
+            Step::GivesUp(..)
+                | Step::HandsBack(_)
+                | Step::Expires(_)
+                | Step::Cut(_)
+                | Step::Broken
+                | Step::Dies(_)
+                | Step::Killed
         )
     }
 }
@@ -327,8 +368,15 @@ impl Retained {
         let writes = [Lock(Exclusive), Unlock, Lock(Shared), Unlock].repeat(ROUNDS);
         let reads = [Lock(Shared), Unlock, Try(Exclusive), Unlock].repeat(ROUNDS);
         // The dead are not replaced.
-        let faults =
-            Faults { expiries: u8::MAX, restarts: u8::MAX, deaths: 1, cancels: u8::MAX, hand_backs: u8::MAX };
+        let faults = Faults {
+            expiries: u8::MAX,
+            restarts: u8::MAX,
+            deaths: 1,
+            cancels: u8::MAX,
+            hand_backs: u8::MAX,
+            cuts: u8::MAX,
+            broken: u8::MAX,
+        };
         Self { programs: vec![vec![writes, reads]; clients], faults, ..Self::default() }
     }
 
@@ -394,9 +442,13 @@ impl Retained {
 impl State {
     /// Who believes to hold the lock: client and user, token, mode.
     fn holders(&self) -> impl Iterator<Item = ((usize, usize), u64, Mode)> {
-        self.clients.iter().enumerate().flat_map(|(c, client)| {
+        self.clients.iter().enumerate().flat_map(move |(c, client)| {
             let users = client.users.iter().enumerate();
-            users.filter_map(move |(u, user)| user.holds.map(|(granted, mode)| ((c, u), granted.token, mode)))
+            let sound = move |granted: &LocalGrant| !self.broken.contains(&(c, granted.id));
+            users.filter_map(move |(u, user)| {
+                let (granted, mode) = user.holds.filter(|(granted, _)| sound(granted))?;
+                Some(((c, u), granted.token, mode))
+            })
         })
     }
 

@@ -16,6 +16,7 @@ const WRITES: &[Op] = &[Op::Lock(Exclusive), Op::Unlock];
 const READS: &[Op] = &[Op::Lock(Shared), Op::Unlock];
 const SETS: &[Op] = &[Op::Lock(Exclusive), Op::Set, Op::Unlock];
 const TRIES: &[Op] = &[Op::Try(Exclusive), Op::Unlock];
+const CROSSING: &[&[Op]] = &[&[Op::LockSet(&[0, 1]), Op::Unlock], &[Op::LockSet(&[1, 0]), Op::Unlock]];
 const NONE: Faults =
     Faults { breaks: 0, kills: 0, restarts: 0, deaths: 0, stops: 0, suspends: 0, expiries: 0, cancels: 0 };
 
@@ -25,7 +26,7 @@ type Case = (&'static str, &'static str, &'static [&'static [Op]], Faults);
 /// Clients acknowledge every message: only here, since it multiplies the states.
 const ACKS: &str = "acks";
 
-const CASES: [Case; 22] = [
+const CASES: [Case; 27] = [
     ("healthy", "two writers", &[WRITES, WRITES], NONE),
     (
         "restart",
@@ -142,6 +143,40 @@ const CASES: [Case; 22] = [
         &[SETS, SETS],
         Faults { deaths: 1, kills: 1, ..NONE },
     ),
+    (
+        "sets",
+        "three clients with sets of two of three names, which they name in any order",
+        &[
+            &[Op::LockSet(&[0, 1]), Op::Unlock],
+            &[Op::LockSet(&[1, 0]), Op::Unlock],
+            &[Op::LockSet(&[2, 1]), Op::Unlock],
+        ],
+        NONE,
+    ),
+    (
+        "sets-and-restart",
+        "two clients with the same set, named in crossing order, the server is killed, anywhere",
+        CROSSING,
+        Faults { kills: 1, ..NONE },
+    ),
+    (
+        "sets-and-break",
+        "the same, a connection breaks at either end, a waiter gives up",
+        CROSSING,
+        Faults { breaks: 1, cancels: 1, ..NONE },
+    ),
+    (
+        "sets-and-expiry",
+        "the same, a connection breaks, and a lease is over",
+        CROSSING,
+        Faults { breaks: 1, expiries: 1, ..NONE },
+    ),
+    (
+        "sets-and-death",
+        "the same, one is killed, the other gives up",
+        CROSSING,
+        Faults { deaths: 1, cancels: 1, ..NONE },
+    ),
 ];
 
 /// What it is.
@@ -176,8 +211,14 @@ const SHIPPED: MachineRules = MachineRules {
     grants_early: false,
     values_never_open: false,
     values_unwritten: false,
+    sets_at_once: false,
 };
-const CLIENT: TableRules = TableRules { claims_nothing: false, keeps_untaken_grants: false };
+const CLIENT: TableRules = TableRules {
+    claims_nothing: false,
+    keeps_untaken_grants: false,
+    gives_up_first_only: false,
+    asks_apart: false,
+};
 const SESSION: SessionRules =
     SessionRules { resumes_at_the_end: false, acks_are_of_all: false, old_ends_count: false };
 
@@ -209,7 +250,7 @@ const fn session(session: SessionRules) -> Rules {
 }
 
 /// All that are broken.
-pub(crate) const BROKEN: [Broken; 10] = [
+pub(crate) const BROKEN: [Broken; 13] = [
     broken(
         "served-claims-unwritten",
         Checker::Exclusion,
@@ -272,6 +313,24 @@ pub(crate) const BROKEN: [Broken; 10] = [
         Checker::Values,
         "a value is not written down before its holder is told that it is set",
         server(MachineRules { values_unwritten: true, ..SHIPPED }),
+    ),
+    broken(
+        "served-sets-at-once",
+        Checker::Bypass,
+        "all locks of a set are asked for at once, and kept from others while it waits for the first",
+        server(MachineRules { sets_at_once: true, ..SHIPPED }),
+    ),
+    broken(
+        "served-sets-apart",
+        Checker::Bypass,
+        "after a session the locks of a set are asked for by themselves",
+        client(TableRules { asks_apart: true, ..CLIENT }),
+    ),
+    broken(
+        "served-sets-given-up-in-part",
+        Checker::Deadlock,
+        "of a set that is given up only the first lock goes back",
+        client(TableRules { gives_up_first_only: true, ..CLIENT }),
     ),
 ];
 

@@ -4,6 +4,7 @@
 //! connections and threads.
 
 use super::model::{Op, UNITS};
+use super::sets::{Claim, Set};
 use super::values::Asks;
 use lockwright::LockName;
 use lockwright::internal::{Origin, Refused, Stage, Table, TableRules, Upgrade};
@@ -12,7 +13,6 @@ use lockwright_fabric::Message;
 use lockwright_fabric::backend::tcp::Received;
 use lockwright_fabric::observe::Mode;
 use lockwright_sim::check::{Checker, Violation};
-use std::ops::Range;
 
 /// A client's end of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,6 +49,8 @@ pub(super) struct Client {
     pub(super) done: usize,
     /// What it waits for, or holds.
     pub(super) request: Option<(RequestId, Units)>,
+    /// The same, if it is a set; then `request` is the first of it.
+    pub(super) set: Set,
     /// Whether an upgrade of what it holds was said, and its user has not seen what came of it.
     pub(super) upgrading: bool,
     /// What it holds, as its user was told.
@@ -62,10 +64,12 @@ pub(super) struct Client {
 }
 
 impl Client {
-    pub(super) fn new(rules: TableRules, kind: Kind) -> Self {
+    pub(super) fn new(rules: TableRules, kind: Kind, names: u64) -> Self {
         let mut table = Table::default();
         table.rules = rules;
-        let _ = table.name(kind, &LockName::new("a").expect("a name"));
+        for name in (b'a'..).take(names as usize) {
+            let _ = table.name(kind, &LockName::new([name]).expect("a name"));
+        }
         Self {
             table,
             life: Life::Runs,
@@ -75,6 +79,7 @@ impl Client {
             unaware: false,
             done: 0,
             request: None,
+            set: Set::default(),
             upgrading: false,
             holds: None,
             asks: None,
@@ -93,13 +98,13 @@ impl Client {
     }
 
     /// Takes a request out of the table, and says so if that was the last of what was lost with an earlier session.
-    fn take(&mut self, id: RequestId) -> Option<Stage> {
+    pub(super) fn take(&mut self, id: RequestId) -> Option<Stage> {
         let taken = self.table.take(id);
         self.say_stopped();
         taken
     }
 
-    fn say_stopped(&mut self) {
+    pub(super) fn say_stopped(&mut self) {
         if self.session.is_some() {
             for request in self.table.stopped() {
                 self.say(&request);
@@ -112,6 +117,7 @@ impl Client {
         match op {
             Op::Lock(mode) => self.ask(mode, 0, u64::MAX, true),
             Op::Range(mode, start, end) => self.ask(mode, start, end, true),
+            Op::LockSet(names) => self.ask_for_set(names),
             Op::Try(mode) => self.ask(mode, 0, u64::MAX, false),
             Op::Upgrade => self.upgrade(),
             Op::Downgrade => self.downgrade(),
@@ -169,17 +175,22 @@ impl Client {
         self.done += 1;
     }
 
-    /// What it wants or holds, as units of the lock, and whether it wants them alone.
-    pub(super) fn claim(&self) -> (Range<usize>, bool) {
-        self.request.map_or((0..0, false), |(_, units)| {
-            (units.start as usize..units.end.min(UNITS) as usize, units.mode == Mode::Exclusive)
-        })
+    /// What it wants or holds.
+    pub(super) fn claims(&self) -> Vec<Claim> {
+        if !self.set.is_empty() {
+            return self.set.claims();
+        }
+        let claim = |(_, units): (RequestId, Units)| {
+            let alone = units.mode == Mode::Exclusive;
+            let units = units.start as usize..units.end.min(UNITS) as usize;
+            Claim { units, alone, token: self.holds }
+        };
+        self.request.into_iter().map(claim).collect()
     }
 
     /// Whether the two cannot hold what they ask for at the same time.
     pub(super) fn excludes(&self, other: &Self) -> bool {
-        let ((mine, alone), (theirs, alone_too)) = (self.claim(), other.claim());
-        (alone || alone_too) && mine.start < theirs.end && theirs.start < mine.end
+        self.claims().iter().any(|mine| other.claims().iter().any(|theirs| mine.excludes(theirs)))
     }
 
     /// The user waits no longer.
@@ -193,6 +204,9 @@ impl Client {
         (self.holds, self.upgrading, self.opened) = (None, false, false);
         if let Some(asks) = self.asks.take() {
             self.table.take(asks.id());
+        }
+        if !self.set.is_empty() {
+            return self.drop_set();
         }
         if let Some((id, _)) = self.request.take()
             && self.take(id).is_some()
@@ -211,16 +225,20 @@ impl Client {
         }
         self.table.is_open = true;
         let _ = self.table.hear(taken, response);
+        self.check_turns()?;
         self.lose();
         self.settle();
         // A claim that is not answered yet tells it nothing.
-        self.unaware &= !is_fresh || self.request.is_some_and(|(id, _)| self.table.is_claimed(id));
+        let is_claimed = |id| self.table.is_claimed(id);
+        let claimed =
+            self.request.is_some_and(|(id, _)| is_claimed(id)) || self.set.ids().into_iter().any(is_claimed);
+        self.unaware &= !is_fresh || claimed;
         Ok(())
     }
 
     /// A downgrade that is settled has a token of its own.
     fn settle(&mut self) {
-        if let (Some((id, units)), Some(token)) = (self.request, self.holds)
+        if let (Some((id, units)), Some(token), true) = (self.request, self.holds, self.set.is_empty())
             && units.mode == Mode::Shared
             && !self.upgrading
             && let Some(Ok(settled)) = self.table.downgrade(id, token)
@@ -234,6 +252,9 @@ impl Client {
         if self.asks.is_some() {
             return self.has_answer();
         }
+        if !self.set.is_empty() {
+            return self.holds.is_none() && self.has_news_of_set();
+        }
         let came = |(id, _)| match self.holds.filter(|_| self.upgrading) {
             Some(token) => !matches!(self.table.clone().upgrade(id, token), Upgrade::Waiting),
             None => self.holds.is_none() && self.table.is_settled(id),
@@ -244,6 +265,12 @@ impl Client {
     /// What the guard of the user sees: it acts on a loss within the time that the lease leaves for that, and is dropped. With it
     /// goes the part of the program that was to be done under it.
     fn lose(&mut self) {
+        if self.has_lost_of_set() {
+            return self.drop_guard();
+        }
+        if !self.set.is_empty() {
+            return;
+        }
         if let Some((id, _)) = self.request
             && let Some(Stage::Lost(_)) = self.table.stage(id)
         {
@@ -261,6 +288,9 @@ impl Client {
         }
         if self.asks.is_some() {
             return self.see_value();
+        }
+        if !self.set.is_empty() {
+            return self.look_at_set();
         }
         let Some((id, _)) = self.request else { return };
         let origin = self.table.origin;
@@ -300,8 +330,9 @@ impl Client {
     }
 
     /// Whether it believes that it holds what it has claimed, and was not answered.
-    pub(super) fn claims(&self) -> bool {
-        self.request.is_some_and(|(id, _)| self.table.is_claimed(id))
+    pub(super) fn awaits_claims(&self) -> bool {
+        let asked = self.request.map(|(id, _)| id).into_iter().chain(self.set.ids());
+        asked.into_iter().any(|id| self.table.is_claimed(id))
     }
 
     /// All waiters have waited for less than a lease.
@@ -316,6 +347,9 @@ impl Client {
 
     /// Whether there is a waiter to tell once the lease is over.
     pub(super) fn waits(&self) -> bool {
+        if !self.set.is_empty() {
+            return self.holds.is_none() && !self.has_news_of_set();
+        }
         self.request.is_some_and(|(id, _)| self.holds.is_none() && !self.table.is_settled(id))
     }
 

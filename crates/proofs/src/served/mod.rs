@@ -16,13 +16,14 @@
 //!
 //! Checked: no two clients that run believe what cannot be true together; the token of a grant is higher than that of every
 //! earlier grant in its way, across restarts; a sound client is never refused; every client that wants a lock gets it, or is
-//! told; the value that a holder reads is what the last one left, and not clean if that one ended without unlocking; and in the
-//! end the server keeps nothing, and never more than what clients do calls for.
+//! told; the locks of a set come in order; the value that a holder reads is what the last one left, and not clean if that one
+//! ended without unlocking; and in the end the server keeps nothing, and never more than what clients do calls for.
 
 pub(crate) mod cases;
 mod client;
 mod connection;
 mod model;
+mod sets;
 mod soak;
 mod state;
 mod step;

@@ -2,6 +2,7 @@
 
 use super::client::{Client, Life};
 use super::connection::{Connection, Frame};
+use super::sets::{Claim, takes_sets};
 use super::state::{NO_SERVER, NOW, Server, State};
 use super::step::Step;
 use super::values::Value;
@@ -21,6 +22,8 @@ pub enum Op {
     Lock(Mode),
     /// Waits for these units of a lock of ranges, of `UNITS`; the case has ranges only.
     Range(Mode, u64, u64),
+    /// Waits for the locks of these names, each alone; the case has sets only.
+    LockSet(&'static [u64]),
     /// Takes it if it is free.
     Try(Mode),
     /// Wants what it holds shared for itself alone. It may be refused, and holds it shared then.
@@ -33,7 +36,7 @@ pub enum Op {
     Unlock,
 }
 
-/// Units of a lock of ranges.
+/// Units of a lock of ranges, or names of a case with sets.
 pub(super) const UNITS: u64 = 3;
 
 /// How often the world may do something bad.
@@ -126,7 +129,9 @@ impl Model for Served {
             }
             let connected = state.has_connection(c);
             match (self.op(c, client), client.holds) {
-                (Some(Op::Lock(_) | Op::Range(..) | Op::Try(_)), _) if client.request.is_none() => {
+                (Some(Op::Lock(_) | Op::Range(..) | Op::LockSet(_) | Op::Try(_)), _)
+                    if client.request.is_none() =>
+                {
                     steps.push(Step::Acts(c));
                 }
                 (Some(Op::Upgrade), Some(_)) if client.upgrading => {}
@@ -134,7 +139,7 @@ impl Model for Served {
                 (Some(Op::Upgrade | Op::Downgrade | Op::Set | Op::Unlock), Some(_)) => {
                     steps.push(Step::Acts(c));
                 }
-                (Some(Op::Lock(_) | Op::Range(..)), None) if state.left.cancels > 0 => {
+                (Some(Op::Lock(_) | Op::Range(..) | Op::LockSet(_)), None) if state.left.cancels > 0 => {
                     steps.push(Step::GivesUp(c));
                 }
                 _ => {}
@@ -154,7 +159,7 @@ impl Model for Served {
             if !is_heard && client.session.is_some() && !client.expired && state.left.expiries > 0 {
                 steps.push(Step::LeaseOver(c));
             }
-            if client.claims() && !client.claims_late && state.left.expiries > 0 {
+            if client.awaits_claims() && !client.claims_late && state.left.expiries > 0 {
                 steps.push(Step::ClaimsLate(c));
             }
             if client.expired && client.waits() {
@@ -293,7 +298,8 @@ impl Model for Served {
 impl Served {
     fn client(&self) -> Client {
         let has_ranges = self.programs.iter().flatten().any(|op| matches!(op, Op::Range(..)));
-        Client::new(self.client_rules, if has_ranges { Kind::Ranges } else { Kind::Keyed })
+        let kind = if has_ranges { Kind::Ranges } else { Kind::Keyed };
+        Client::new(self.client_rules, kind, if takes_sets(&self.programs) { UNITS } else { 1 })
     }
 
     /// The next thing of a user's program.
@@ -498,32 +504,40 @@ impl Served {
             }
         }
         for (c, client) in state.clients.iter().enumerate() {
-            let Some(token) = client.holds.filter(|token| before[c] != Some(*token)) else { continue };
-            let (units, alone) = client.claim();
-            for (writers, all) in &mut state.tokens[units] {
-                let floor = if alone { *all } else { *writers };
-                // Of one that has woken up and heard nothing since, the token is what others go by.
-                if token <= floor && !client.unaware {
-                    let what = format!("C{c} was granted token {token}, after {floor} was given to others");
-                    return Err(Violation::new(Checker::Tokens, what));
-                }
-                *all = token.max(*all);
-                if alone {
-                    *writers = token.max(*writers);
+            if client.holds.is_none_or(|token| before[c] == Some(token)) {
+                continue;
+            }
+            for Claim { units, alone, token } in client.claims() {
+                let token = token.expect("it holds what it claims");
+                for (writers, all) in &mut state.tokens[units] {
+                    let floor = if alone { *all } else { *writers };
+                    // Of one that has woken up and heard nothing since, the token is what others go by.
+                    if token <= floor && !client.unaware {
+                        let what =
+                            format!("C{c} was granted token {token}, after {floor} was given to others");
+                        return Err(Violation::new(Checker::Tokens, what));
+                    }
+                    *all = token.max(*all);
+                    if alone {
+                        *writers = token.max(*writers);
+                    }
                 }
             }
         }
         for (c, client) in state.clients.iter().enumerate() {
-            let Some(token) = client.holds.filter(|_| client.life == Life::Runs && !client.unaware) else {
+            if client.holds.is_none() || client.life != Life::Runs || client.unaware {
                 continue;
-            };
-            let (units, alone) = client.claim();
-            let latest = state.tokens[units].iter().map(|(writers, all)| if alone { *all } else { *writers });
-            let latest = latest.max().unwrap_or_default();
-            if token < latest {
-                let what =
-                    format!("C{c} was told that it holds token {token}, after {latest} was given to others");
-                return Err(Violation::new(Checker::Tokens, what));
+            }
+            for Claim { units, alone, token } in client.claims() {
+                let latest =
+                    state.tokens[units].iter().map(|(writers, all)| if alone { *all } else { *writers });
+                let (token, latest) = (token.unwrap_or_default(), latest.max().unwrap_or_default());
+                if token < latest {
+                    let what = format!(
+                        "C{c} was told that it holds token {token}, after {latest} was given to others"
+                    );
+                    return Err(Violation::new(Checker::Tokens, what));
+                }
             }
         }
         self.is_bounded(state)?;

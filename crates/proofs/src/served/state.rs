@@ -195,7 +195,7 @@ impl State {
             let heard = match client.session {
                 Some(session) if server.sessions.contains_key(&session.id) => {
                     // What was said over a connection that broke will be said again.
-                    let is_said = !client.claims() || self.connections.iter().any(is_here);
+                    let is_said = !client.awaits_claims() || self.connections.iter().any(is_here);
                     client.claims_late || is_said && !self.connections.iter().any(unread)
                 }
                 Some(_) => false,

@@ -23,7 +23,7 @@ impl LockTable {
     /// Decides about what was noted of a request before, if anything was: what can be done depends on it.
     fn decide_about(&mut self, peer: u32, id: RequestId) {
         let open = |request: &&mut RequestRecord| {
-            matches!(request.stage, Stage::Waiting) || request.change.is_some()
+            matches!(request.stage, Stage::Behind | Stage::Waiting) || request.change.is_some()
         };
         if self.session(peer).and_then(|session| session.request(id)).filter(open).is_some() {
             self.decide();
@@ -53,7 +53,7 @@ impl LockTable {
         let request = self.request(peer, id).ok_or(why_not(Refusal::NotHeld))?;
         match request.stage {
             Stage::Held { token } => Ok((request.units.mode, token)),
-            Stage::HeldBack | Stage::Waiting => Err(why_not(Refusal::StillWaiting)),
+            Stage::Behind | Stage::HeldBack | Stage::Waiting => Err(why_not(Refusal::StillWaiting)),
             Stage::Exported(_) => Err(DenyReason::Refused("not offered by shared memory".to_owned())),
         }
     }

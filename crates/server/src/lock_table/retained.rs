@@ -13,15 +13,16 @@
 use super::{ClientId, CoreRequest, Kind, LockTable, Stage, slot};
 use crate::directory::Lock;
 use crate::retention::Policy;
-use crate::session::{RequestRecord, RetainedGrant, Space};
+use crate::session::{RequestRecord, RetainedGrant, Session, Space};
 use lockwright::wire::{RequestId, Response};
 use lockwright_fabric::observe::Mode;
 use std::time::{Duration, Instant};
 
 /// How long a client has to say whether it uses what is recalled, before a try counts as busy.
 pub(crate) const ANSWER: Duration = Duration::from_millis(500);
-/// With more names in use than this, nothing stays.
-const MOST_NAMES: usize = crate::directory::MAX_NAMES / 4 * 3;
+/// How often a client is asked to give locks back that it does not use, for want of room; and of so many that stay with it one.
+const RELIEF_EVERY: Duration = Duration::from_secs(1);
+const RELIEF: u32 = 8;
 
 /// What the server keeps in mind about locks that stay.
 #[derive(Clone, Debug, Default)]
@@ -32,6 +33,17 @@ pub(crate) struct Retention {
     pub(crate) off_in: Vec<Vec<u8>>,
     /// Tries that wait for a client's word, and since when.
     tries: Vec<(u32, RequestId, Instant)>,
+    /// When clients were last asked to give back what they do not use.
+    relieved: Option<Instant>,
+}
+
+/// A client is to give back a part of what stays with it, unless it was asked a moment ago.
+fn relinquish(session: &mut Session, now: Instant) {
+    let is_due = |at: Instant| now.saturating_duration_since(at) >= RELIEF_EVERY;
+    if session.retained > 0 && session.relinquishes.is_none_or(is_due) {
+        session.relinquishes = Some(now);
+        session.say(&Response::Relinquish { count: u64::from(session.retained.div_ceil(RELIEF)) });
+    }
 }
 
 const fn conflict(a: Mode, b: Mode) -> bool {
@@ -69,8 +81,11 @@ impl LockTable {
 
     /// Decides whether a grant stays with its client; the tokens that come with it, as the first and how many.
     fn retain(&mut self, peer: u32, place: u32) -> Option<(u64, u64)> {
-        let roomy = self.directory.in_use() <= MOST_NAMES;
         let policy = self.retention.policy;
+        let roomy = self.directory.in_use() <= policy.most_names;
+        if !roomy {
+            self.relieve();
+        }
         let session = self.sessions.get_mut(peer as usize)?.as_mut()?;
         let request = session.slots.get_mut(place as usize)?.as_mut()?;
         let (queued, id) = (request.queued || request.tries, request.id);
@@ -83,7 +98,11 @@ impl LockTable {
             return None;
         }
         let is_once = lock.retained.iter().all(|(other, _)| *other != peer);
-        if !quiet || !roomy || !is_once || lock.now.waiters > 0 || session.retained >= policy.per_client {
+        if !quiet || !roomy || !is_once || lock.now.waiters > 0 {
+            return None;
+        }
+        if session.retained >= policy.per_client {
+            relinquish(session, self.now);
             return None;
         }
         let count = lock.affinity.block(&policy);
@@ -99,6 +118,17 @@ impl LockTable {
         request.retained = Some(RetainedGrant::default());
         request.block = Some((first, last));
         Some((first, count))
+    }
+
+    /// There are too many names: every client gives back a part of what it does not use.
+    pub(super) fn relieve(&mut self) {
+        let now = self.now;
+        let is_due =
+            |at: Option<Instant>| at.is_none_or(|at| now.saturating_duration_since(at) >= RELIEF_EVERY);
+        if self.totals.retained > 0 && is_due(self.retention.relieved) {
+            self.retention.relieved = Some(now);
+            self.sessions.iter_mut().flatten().for_each(|session| relinquish(session, now));
+        }
     }
 
     /// A request in `mode` waits: what stays with clients and is in its way is recalled. `but`: its own.
@@ -240,5 +270,106 @@ impl LockTable {
     /// Tries that wait, for the explorer: which, and not since when.
     pub(super) fn waiting_tries(&self) -> Vec<(u32, RequestId)> {
         self.retention.tries.iter().map(|(peer, id, _)| (*peer, *id)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatcher::Event;
+    use crate::durable::Durable;
+    use lockwright::LockName;
+    use lockwright::wire::{Request, Units, VERSION};
+    use lockwright_fabric::PeerId;
+    use lockwright_fabric::backend::tcp::Inbox;
+    use std::sync::{Arc, Mutex};
+
+    /// A client that says its next request with every call.
+    struct Client {
+        peer: u32,
+        seq: u64,
+        told: Arc<Mutex<Vec<Response>>>,
+    }
+
+    impl Client {
+        fn come_in(table: &mut LockTable) -> Self {
+            let peer = table.admit("1 here test").unwrap();
+            let told = Arc::<Mutex<Vec<Response>>>::default();
+            let heard = Arc::clone(&told);
+            table.session(peer).unwrap().inbox = Some(Inbox::new(move |_: PeerId, message| {
+                heard.lock().unwrap().extend(Response::decode(&message).map(|(_, response)| response));
+                true
+            }));
+            let mut client = Self { peer, seq: 0, told };
+            let open =
+                Request::Open { version: VERSION, key: 1, space: Vec::new(), one_sided: false, seen: 0 };
+            client.say(table, open);
+            client.say(table, Request::Retains);
+            client
+        }
+
+        /// What the server answers.
+        fn say(&mut self, table: &mut LockTable, request: Request) -> Vec<Response> {
+            self.seq += 1;
+            table.begin_batch(Instant::now(), 1);
+            table.apply(self.peer, Event::Request { seq: self.seq, request });
+            table.decide();
+            std::mem::take(&mut *self.told.lock().unwrap())
+        }
+
+        /// Names and locks one more lock.
+        fn lock(&mut self, table: &mut LockTable) -> Vec<Response> {
+            let handle = self.seq;
+            let name = LockName::new(format!("{} {handle}", self.peer)).unwrap();
+            self.say(table, Request::Name { handle, kind: Kind::Keyed, name });
+            let units = Units { handle, mode: Mode::Exclusive, start: 0, end: u64::MAX, thread: None };
+            self.say(table, Request::Lock { id: handle << 32 | handle, units, wait: true })
+        }
+    }
+
+    /// A table in which every grant stays that has room.
+    fn table(per_client: u32, most_names: usize) -> LockTable {
+        let (durable, recovering) = Durable::begin(None, Duration::ZERO).unwrap();
+        let mut table = LockTable::new(durable, recovering, Vec::new(), Vec::new());
+        let policy = &mut table.retention.policy;
+        (policy.after, policy.at_most_after, policy.quiet) = (0, 0, Duration::ZERO);
+        (policy.per_client, policy.most_names) = (per_client, most_names);
+        table
+    }
+
+    const fn stays(response: &Response) -> bool {
+        matches!(response, Response::Retained { .. })
+    }
+
+    #[test]
+    fn at_its_bound_a_client_is_asked_once_to_give_back_what_it_does_not_use() {
+        let mut table = table(16, usize::MAX);
+        let mut client = Client::come_in(&mut table);
+        for _ in 0..16 {
+            assert!(client.lock(&mut table).iter().all(stays));
+        }
+        let told = client.lock(&mut table);
+        assert!(
+            matches!(told[..], [Response::Relinquish { count: 2 }, Response::Granted { .. }]),
+            "{told:?}"
+        );
+        let told = client.lock(&mut table);
+        assert!(matches!(told[..], [Response::Granted { .. }]), "not again at once: {told:?}");
+    }
+
+    #[test]
+    fn with_too_many_names_every_client_is_asked_to_give_back_what_it_does_not_use() {
+        let mut table = table(u32::MAX, 8);
+        let (mut one, mut two) = (Client::come_in(&mut table), Client::come_in(&mut table));
+        for _ in 0..4 {
+            assert!(one.lock(&mut table).iter().all(stays));
+            assert!(two.lock(&mut table).iter().all(stays));
+        }
+        let told = two.lock(&mut table);
+        assert!(
+            matches!(told[..], [Response::Relinquish { count: 1 }, Response::Granted { .. }]),
+            "{told:?}"
+        );
+        assert!(matches!(one.told.lock().unwrap()[..], [Response::Relinquish { count: 1 }]));
     }
 }

@@ -183,7 +183,7 @@ impl LockTable {
         let sharded = self.sharded.as_mut()?;
         let (before, needs) = match request {
             Request::Claim { key, .. } => (Some(key), true),
-            Request::Lock { .. } => (None, true),
+            Request::Lock { .. } | Request::LockSet { .. } => (None, true),
             // It goes on from a session that is registered, and takes its place when there is time.
             Request::Claimed { key } => (Some(key), false),
             _ => (None, false),

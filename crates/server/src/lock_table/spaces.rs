@@ -1,12 +1,13 @@
-//! How sessions enter a space and name the locks in it.
+//! How sessions enter a space, name the locks in it, and end.
 
-use super::{ClientId, CoreRequest, LockTable};
+use super::{ClientId, CoreRequest, LockTable, Stage};
 use crate::exported::Exported;
 use crate::one_sided::{OneSidedSpace, sessions};
 use crate::session::{MAX_HANDLES, Space, Target};
 use lockwright::LockName;
 use lockwright::internal::layout::SCHEME;
 use lockwright::wire::{Identity, Kind, OLDEST, PAGE, RequestId, Response, VERSION};
+use lockwright_fabric::backend::tcp::SessionEnd;
 use std::sync::Arc;
 
 /// Clients are believed to have seen tokens below this. It leaves more than any server can use below 2^53, which numbers in
@@ -123,6 +124,10 @@ impl LockTable {
         if session.handles.len() >= MAX_HANDLES {
             return self.refuse(peer, 0, "a client can have 262144 names open at a time, not more");
         }
+        if self.directory.in_use() > self.retention.policy.most_names {
+            self.relieve();
+        }
+        let Some(session) = self.session(peer) else { return };
         // A name that cannot be had has no handle; a request that uses it is refused.
         let target = match session.space.clone() {
             Some(Space::Own(space)) => self.directory.open(space, kind, name.clone()).map(Target::Own),
@@ -144,6 +149,46 @@ impl LockTable {
         if let Some(target) = session.handles.remove(&handle) {
             self.close(space.as_ref(), target);
         }
+    }
+
+    /// A client is gone: everything it held or wanted ends in one step.
+    pub(crate) fn depart(&mut self, peer: u32, how: SessionEnd) {
+        self.decide();
+        self.note_departure(peer, how);
+        self.remember_departure(peer, how);
+        let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::take) else { return };
+        self.totals.sessions -= 1;
+        let holds = session.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Held { .. }));
+        tracing::debug!(client = peer, label = session.label, ?how, "session over");
+        if how == SessionEnd::Lost {
+            self.totals.sessions_lost += 1;
+            if holds {
+                // Each of them, whatever becomes of the others: what cannot be written now is written before the next grant.
+                let keys = std::iter::once(session.key).chain(session.claimed.iter().copied());
+                if let Some(why) = keys.filter_map(|key| self.durable.gone(key).err()).last() {
+                    // Nothing is granted any more, so nobody gets what it held.
+                    tracing::error!("{why}");
+                }
+            }
+        }
+        if session.noted {
+            self.durable.holds_no_more(peer);
+        }
+        if let Some(client) = &session.one_sided {
+            client.depart(how);
+        }
+        for request in session.slots.into_iter().flatten() {
+            self.forget(peer, &request);
+        }
+        for target in session.handles.into_values() {
+            self.close(session.space.as_ref(), target);
+        }
+        if let Some(Space::Own(number)) = session.space {
+            self.directory.leave(number);
+        }
+        self.core.depart(ClientId(peer), &mut self.replies);
+        self.free.push(peer);
+        self.answer_all();
     }
 
     /// One use less of what a handle stood for, in the session's space.
@@ -187,7 +232,7 @@ mod tests {
     use crate::one_sided::VerbExecutor;
     use lockwright::wire::{Request, Units};
     use lockwright_fabric::PeerId;
-    use lockwright_fabric::backend::tcp::{Inbox, SessionEnd};
+    use lockwright_fabric::backend::tcp::Inbox;
     use lockwright_fabric::observe::Mode;
     use std::sync::Mutex;
 

@@ -42,7 +42,8 @@ impl Hash for RequestRecord {
             Stage::Waiting => (1, 0),
             Stage::Held { token } => (2, *token),
             Stage::Exported(held) => (3, u64::from(held.is_held())),
+            Stage::Behind => (4, 0),
         };
-        (stage, self.retained, self.block, self.tries).hash(state);
+        (stage, self.retained, self.block, self.tries, self.next).hash(state);
     }
 }

@@ -9,7 +9,7 @@ fn waits_for(kind: Kind, waiter: &RequestRecord, holder: &RequestRecord) -> bool
     let mode = match waiter.stage {
         Stage::HeldBack | Stage::Waiting => waiter.units.mode,
         Stage::Held { .. } if waiter.upgrades.is_some() => Mode::Exclusive,
-        Stage::Held { .. } | Stage::Exported(_) => return false,
+        Stage::Behind | Stage::Held { .. } | Stage::Exported(_) => return false,
     };
     let (wanted, has) = (&waiter.units, &holder.units);
     let alone = mode == Mode::Exclusive || has.mode == Mode::Exclusive;

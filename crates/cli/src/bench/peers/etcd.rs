@@ -1,5 +1,7 @@
 //! etcd's own lock service (`v3lock`): a lease per client, `Lock` with a name, `Unlock` with the key that it answered. It waits in the
-//! order of revisions. Spoken to by the JSON gateway that every etcd has.
+//! order of revisions. The lease is renewed as by the session of its Go client: every third of its time to live, by a thread and a
+//! connection of its own; if no renewal came in that time, or etcd has none to renew, the session is over. Spoken to by the JSON
+//! gateway that every etcd has.
 
 use super::process::{Daemon, Folder, find, free_port, quiet};
 use super::{Locker, Mode, Offers, Peer, until_connected};
@@ -8,10 +10,14 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 /// A lease's time to live, in seconds: that of a session of its Go client, unless told otherwise.
 const TTL: u64 = 60;
+/// How often a session looks whether its lease is over.
+const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug)]
 struct Etcd {
@@ -65,13 +71,52 @@ impl Peer for Etcd {
     fn connect(&self) -> Result<Box<dyn Locker>> {
         let mut client = Client::open(self.port, Duration::ZERO)?;
         client.join()?;
+        let renewer = Client::open(self.port, Duration::from_secs(TTL))?;
+        client.session = Some(Session::start(renewer, &client.lease)?);
         Ok(Box::new(client))
+    }
+}
+
+/// A lease that a thread renews. Dropped, the thread ends, and the lease with its time.
+struct Session {
+    is_over: Arc<AtomicBool>,
+    _end: mpsc::Sender<()>,
+}
+
+impl Session {
+    fn start(mut renewer: Client, lease: &str) -> Result<Self> {
+        lease.clone_into(&mut renewer.lease);
+        let (end, ended) = mpsc::channel();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let renews = move || {
+            let (every, lasts) = (Duration::from_secs(TTL / 3), Duration::from_secs(TTL));
+            let mut renewed = Instant::now();
+            while let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(LOOK) {
+                let asked = Instant::now();
+                if renewed.elapsed() > lasts {
+                    break;
+                }
+                if renewed.elapsed() >= every {
+                    match renewer.renew() {
+                        Ok(true) => renewed = asked,
+                        Ok(false) => break,
+                        // Tried again until the time is over.
+                        Err(_) => {}
+                    }
+                }
+            }
+            over.store(true, Relaxed);
+        };
+        std::thread::Builder::new().name("etcd-session".to_owned()).spawn(renews)?;
+        Ok(Self { is_over, _end: end })
     }
 }
 
 pub(super) struct Client {
     stream: BufReader<TcpStream>,
     lease: String,
+    session: Option<Session>,
     /// Of the locks that are held.
     keys: HashMap<String, String>,
 }
@@ -82,7 +127,7 @@ impl Client {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout((!patience.is_zero()).then_some(patience))?;
-        Ok(Self { stream: BufReader::new(stream), lease: String::new(), keys: HashMap::new() })
+        Ok(Self { stream: BufReader::new(stream), lease: String::new(), session: None, keys: HashMap::new() })
     }
 
     /// Gets a lease.
@@ -90,6 +135,12 @@ impl Client {
         let granted = self.post("/v3/lease/grant", &json!({ "TTL": TTL }))?;
         granted["ID"].as_str().context("a lease has a number")?.clone_into(&mut self.lease);
         Ok(())
+    }
+
+    /// Renews the lease. `false`: etcd has it no more.
+    fn renew(&mut self) -> Result<bool> {
+        let renewed = self.post("/v3/lease/keepalive", &json!({ "ID": self.lease }))?;
+        Ok(renewed["result"]["TTL"].is_string())
     }
 
     #[cfg(feature = "cluster")]
@@ -166,10 +217,8 @@ impl Locker for Client {
         self.post("/v3/lock/unlock", &json!({ "key": key })).map(|_| ())
     }
 
-    /// The session of its Go client ends when a renewal finds that the lease is over.
     fn believes(&mut self, _: &str) -> bool {
-        let renewed = self.post("/v3/lease/keepalive", &json!({ "ID": self.lease }));
-        renewed.is_ok_and(|answer| answer["result"]["TTL"].is_string())
+        self.session.as_ref().is_some_and(|session| !session.is_over.load(Relaxed))
     }
 }
 

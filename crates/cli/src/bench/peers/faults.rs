@@ -146,13 +146,22 @@ fn paused(peer: &dyn Peer) -> Result<Paused> {
     let (tell, told) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let Ok(mut waiter) = peer.connect() else { return };
-            let got = waiter.lock(lock, Mode::Exclusive);
-            let _ = tell.send(got.is_ok());
-            let _ = waiter.unlock(lock, Mode::Exclusive);
+            let waits = || {
+                let mut waiter = peer.connect()?;
+                waiter.lock(lock, Mode::Exclusive)?;
+                let _ = tell.send(Ok(()));
+                waiter.unlock(lock, Mode::Exclusive)
+            };
+            if let Err(error) = waits() {
+                let _ = tell.send(Err(error));
+            }
         });
-        let got = told.recv_timeout(peer.lets_go_after().unwrap_or_default() + BEYOND).unwrap_or(false);
+        let got = told.recv_timeout(peer.lets_go_after().unwrap_or_default() + BEYOND);
         holder.send(Signal::SIGCONT)?;
+        let got = match got {
+            Ok(got) => got.map(|()| true).context("the one who waits for a paused holder")?,
+            Err(_) => false,
+        };
         // Its client has a moment to find out.
         std::thread::sleep(Duration::from_secs(1));
         drop(holder.0.stdin.take());

@@ -1,16 +1,23 @@
-//! parking_lot's mutex: what a lock costs that only the threads of one process share.
+//! parking_lot's mutex and reader-writer lock: what a lock costs that only the threads of one process share.
 
+use super::workload::ZIPF;
 use super::{Locker, Mode, Offers, Peer};
 use anyhow::{Context, Result};
-use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
+use parking_lot::{
+    ArcMutexGuard, ArcRwLockReadGuard, ArcRwLockWriteGuard, Mutex, RawMutex, RawRwLock, RwLock,
+};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-type Locks = Arc<Mutex<HashMap<String, Arc<Mutex<()>>>>>;
+/// Locks by name.
+type Named<T> = HashMap<String, Arc<T>>;
 
 #[derive(Debug, Default)]
-pub(super) struct Memory(Locks);
+pub(super) struct Memory {
+    mutexes: Arc<Mutex<Named<Mutex<()>>>>,
+    rwlocks: Arc<Mutex<Named<RwLock<()>>>>,
+}
 
 impl Peer for Memory {
     fn name(&self) -> &'static str {
@@ -22,7 +29,7 @@ impl Peer for Memory {
     }
 
     fn offers(&self) -> Offers {
-        Offers { waits: true, ..Offers::default() }
+        Offers { waits: true, readers: true, ranges: false }
     }
 
     /// No other process finds it.
@@ -35,24 +42,48 @@ impl Peer for Memory {
     }
 
     fn connect(&self) -> Result<Box<dyn Locker>> {
-        Ok(Box::new(Client { all: Arc::clone(&self.0), known: HashMap::new(), held: Vec::new() }))
+        let all = Self { mutexes: Arc::clone(&self.mutexes), rwlocks: Arc::clone(&self.rwlocks) };
+        Ok(Box::new(Client { all, mutexes: HashMap::new(), rwlocks: HashMap::new(), held: Vec::new() }))
     }
 }
 
+/// What is held, as long as this is kept.
+#[expect(dead_code, reason = "dropping the guard is all that is done with it")]
+enum Held {
+    Mutex(ArcMutexGuard<RawMutex, ()>),
+    Read(ArcRwLockReadGuard<RawRwLock, ()>),
+    Write(ArcRwLockWriteGuard<RawRwLock, ()>),
+}
+
 struct Client {
-    all: Locks,
-    known: HashMap<String, Arc<Mutex<()>>>,
+    all: Memory,
+    mutexes: Named<Mutex<()>>,
+    rwlocks: Named<RwLock<()>>,
     /// Two at most: found without hashing.
-    held: Vec<ArcMutexGuard<RawMutex, ()>>,
+    held: Vec<Held>,
+}
+
+/// The lock called `name`, from those that this client knows, or from all.
+fn find<'a, T: Default>(known: &'a mut Named<T>, all: &Mutex<Named<T>>, name: &str) -> &'a Arc<T> {
+    if !known.contains_key(name) {
+        let lock = Arc::clone(all.lock().entry(name.to_owned()).or_default());
+        known.insert(name.to_owned(), lock);
+    }
+    &known[name]
 }
 
 impl Locker for Client {
-    fn lock(&mut self, name: &str, _: Mode) -> Result<()> {
-        if !self.known.contains_key(name) {
-            let lock = Arc::clone(self.all.lock().entry(name.to_owned()).or_default());
-            self.known.insert(name.to_owned(), lock);
-        }
-        self.held.push(self.known[name].lock_arc());
+    fn lock(&mut self, name: &str, mode: Mode) -> Result<()> {
+        let held = if mode == Mode::Shared || name.starts_with(ZIPF) {
+            let lock = find(&mut self.rwlocks, &self.all.rwlocks, name);
+            match mode {
+                Mode::Shared => Held::Read(lock.read_arc()),
+                Mode::Exclusive => Held::Write(lock.write_arc()),
+            }
+        } else {
+            Held::Mutex(find(&mut self.mutexes, &self.all.mutexes, name).lock_arc())
+        };
+        self.held.push(held);
         Ok(())
     }
 

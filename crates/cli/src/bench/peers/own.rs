@@ -2,9 +2,10 @@
 //! and shared memory.
 
 use super::process::{Daemon, Folder, free_port, quiet};
+use super::workload::ZIPF;
 use super::{Locker, Mode, Offers, Peer};
 use anyhow::{Context, Result, bail};
-use lockwright::{AnyGuard, Client, GuardState, Mutex, RangeLock, RwLock};
+use lockwright::{AnyGuard, Client, GuardState, LockSet, Mutex, RangeLock, RwLock, SetGuard};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,7 +82,7 @@ impl Peer for Own {
         let client = Client::options().retain(self.name == RETAINED).open(&self.address).wait()?;
         let ranges = client.range_lock("ranges")?;
         let (mutexes, rwlocks) = (HashMap::new(), HashMap::new());
-        Ok(Box::new(Session { client, mutexes, rwlocks, ranges, guards: Vec::new(), range: None }))
+        Ok(Box::new(Session { client, mutexes, rwlocks, ranges, guards: Vec::new(), range: None, set: None }))
     }
 }
 
@@ -94,6 +95,7 @@ struct Session {
     /// Two at most: found without hashing.
     guards: Vec<AnyGuard>,
     range: Option<AnyGuard>,
+    set: Option<SetGuard>,
 }
 
 impl Session {
@@ -106,18 +108,22 @@ impl Session {
         }
         Ok(&self.rwlocks[name])
     }
+
+    fn mutex(&mut self, name: &str) -> Result<&Mutex> {
+        if !self.mutexes.contains_key(name) {
+            self.mutexes.insert(name.to_owned(), self.client.mutex(name)?);
+        }
+        Ok(&self.mutexes[name])
+    }
 }
 
 impl Locker for Session {
     fn lock(&mut self, name: &str, mode: Mode) -> Result<()> {
-        let guard = if mode == Mode::Shared || name.starts_with("zipf") {
+        let guard = if mode == Mode::Shared || name.starts_with(ZIPF) {
             let lock = self.rwlock(name)?;
             if mode == Mode::Shared { lock.read().wait()?.into() } else { lock.write().wait()?.into() }
         } else {
-            if !self.mutexes.contains_key(name) {
-                self.mutexes.insert(name.to_owned(), self.client.mutex(name)?);
-            }
-            self.mutexes[name].lock().wait()?.into()
+            self.mutex(name)?.lock().wait()?.into()
         };
         self.guards.push(guard);
         Ok(())
@@ -126,6 +132,20 @@ impl Locker for Session {
     /// Names are unlocked in the reverse order of that in which they were locked.
     fn unlock(&mut self, _: &str, _: Mode) -> Result<()> {
         self.guards.pop().context("it is held").map(drop)
+    }
+
+    fn lock_all(&mut self, names: &[String]) -> Result<()> {
+        let mut set = LockSet::new();
+        for name in names {
+            set = set.lock(self.mutex(name)?);
+        }
+        self.set = Some(set.acquire().wait()?);
+        Ok(())
+    }
+
+    fn unlock_all(&mut self, _: &[String]) -> Result<()> {
+        self.set = None;
+        Ok(())
     }
 
     fn lock_range(&mut self, range: &Range<u64>) -> Result<()> {

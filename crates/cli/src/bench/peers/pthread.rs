@@ -1,11 +1,13 @@
 //! The system's own mutex for processes: `pthread_mutex_t`, process-shared and robust, each in a file that all clients map. The next
-//! to lock a dead holder's mutex is told so, and makes it consistent again.
+//! to lock a dead holder's mutex is told so, and makes it consistent again. Names with readers have a `pthread_rwlock_t` each.
 //!
 //! What this file must not do: unmap a mutex that is locked. Maps stay until their client is gone.
 
 #![allow(unsafe_code, reason = "pthread's functions, on memory that processes share")]
 
 use super::process::Folder;
+use super::pthread_rwlocks::RwLocks;
+use super::workload::{NAMES, ZIPF};
 use super::{Locker, Mode, Offers, Peer};
 use anyhow::{Context, Result, bail};
 use nix::libc;
@@ -17,6 +19,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 const SIZE: usize = size_of::<libc::pthread_mutex_t>();
@@ -24,18 +27,20 @@ const SIZE: usize = size_of::<libc::pthread_mutex_t>();
 #[derive(Debug)]
 pub(super) struct Pthread {
     path: PathBuf,
+    /// Made when the first is used.
+    rwlocks: Arc<OnceLock<RwLocks>>,
     _folder: Option<Folder>,
 }
 
 impl Pthread {
     pub(super) fn new() -> Result<Self> {
         let folder = Folder::new("pthread")?;
-        Ok(Self { path: folder.0.clone(), _folder: Some(folder) })
+        Ok(Self { path: folder.0.clone(), rwlocks: Arc::default(), _folder: Some(folder) })
     }
 }
 
 pub(super) fn at(address: &str) -> Box<dyn Peer> {
-    Box::new(Pthread { path: address.into(), _folder: None })
+    Box::new(Pthread { path: address.into(), rwlocks: Arc::default(), _folder: None })
 }
 
 impl Peer for Pthread {
@@ -48,7 +53,7 @@ impl Peer for Pthread {
     }
 
     fn offers(&self) -> Offers {
-        Offers { waits: true, ..Offers::default() }
+        Offers { waits: true, readers: true, ranges: false }
     }
 
     fn address(&self) -> String {
@@ -64,17 +69,41 @@ impl Peer for Pthread {
     }
 
     fn connect(&self) -> Result<Box<dyn Locker>> {
-        Ok(Box::new(Client { folder: self.path.clone(), mutexes: HashMap::new() }))
+        let rwlocks = Arc::clone(&self.rwlocks);
+        Ok(Box::new(Client { folder: self.path.clone(), mutexes: HashMap::new(), rwlocks }))
     }
 }
 
 struct Client {
     folder: PathBuf,
     mutexes: HashMap<String, Mapped>,
+    rwlocks: Arc<OnceLock<RwLocks>>,
+}
+
+/// The number of a name with readers.
+fn number_of(name: &str) -> Option<usize> {
+    name.strip_prefix(ZIPF)?.parse().ok()
+}
+
+impl Client {
+    fn rwlocks(&self) -> Result<&RwLocks> {
+        if let Some(locks) = self.rwlocks.get() {
+            return Ok(locks);
+        }
+        static MAKES: Mutex<()> = Mutex::new(());
+        let _one = MAKES.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.rwlocks.get().is_none() {
+            let _ = self.rwlocks.set(RwLocks::new(NAMES as usize)?);
+        }
+        self.rwlocks.get().context("just made")
+    }
 }
 
 impl Locker for Client {
-    fn lock(&mut self, name: &str, _: Mode) -> Result<()> {
+    fn lock(&mut self, name: &str, mode: Mode) -> Result<()> {
+        if let Some(number) = number_of(name) {
+            return self.rwlocks()?.lock(number, mode);
+        }
         if !self.mutexes.contains_key(name) {
             self.mutexes.insert(name.to_owned(), Mapped::open(&self.folder, name)?);
         }
@@ -82,6 +111,9 @@ impl Locker for Client {
     }
 
     fn unlock(&mut self, name: &str, _: Mode) -> Result<()> {
+        if let Some(number) = number_of(name) {
+            return self.rwlocks()?.unlock(number);
+        }
         self.mutexes.get(name).context("it is held")?.unlock()
     }
 }
@@ -157,7 +189,7 @@ impl Drop for Mapped {
     }
 }
 
-fn ok(code: i32) -> Result<()> {
+pub(super) fn ok(code: i32) -> Result<()> {
     if code != 0 {
         bail!(io::Error::from_raw_os_error(code));
     }

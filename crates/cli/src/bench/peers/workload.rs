@@ -6,7 +6,7 @@
 //! | hot name | locks and unlocks the same name as all others | locks |
 //! | zipf | locks and unlocks one of a million names, chosen by Zipf's law with 0.99; some writes, the rest reads; counted when warm | readers |
 //! | ranges | locks and unlocks a range of at most 64 of 4,096 units | ranges |
-//! | bank | moves money between two of a thousand accounts with both locked, in the order of their names | locks |
+//! | bank | moves money between two of a thousand accounts with both locked, in the order of their names, as a set where the peer has that | locks |
 //!
 //! The bank's balances are plain words that are read and written back: if two clients ever hold an account at once, money is made
 //! or lost, and the run fails.
@@ -17,8 +17,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Names that Zipf's law chooses from, its exponent, and the bank's accounts.
-const NAMES: u64 = 1_000_000;
+/// Names that Zipf's law chooses from.
+pub(super) const NAMES: u64 = 1_000_000;
+/// How they are called, before their number.
+pub(super) const ZIPF: &str = "zipf-";
+/// Its exponent, and the bank's accounts.
 const EXPONENT: f64 = 0.99;
 const ACCOUNTS: usize = 1000;
 const BALANCE: u64 = 1000;
@@ -54,9 +57,13 @@ impl Workload {
         }
     }
 
-    /// For how many times as long as is counted clients work before. Which names stay with whom takes a while to be found out.
-    const fn warms_up(self) -> u32 {
-        matches!(self, Self::Zipf { .. }) as u32 * 3
+    /// How long clients work before they are counted for `time`. Which names stay with whom takes a while to be found out.
+    fn warms_up(self, time: Duration) -> Duration {
+        if matches!(self, Self::Zipf { .. }) {
+            time.max(Duration::from_millis(1500).min(3 * time))
+        } else {
+            Duration::ZERO
+        }
     }
 
     /// Whether `peer` has what this needs.
@@ -137,7 +144,7 @@ pub(super) fn rate(peer: &dyn Peer, workload: Workload, time: Duration) -> Resul
             })
             .collect();
         run.begun.wait();
-        std::thread::sleep(time * workload.warms_up());
+        std::thread::sleep(workload.warms_up(time));
         run.warm.store(true, Relaxed);
         let began = Instant::now();
         std::thread::sleep(time);
@@ -178,7 +185,7 @@ impl Run {
                     locker.unlock(&name, Mode::Exclusive)?;
                 }
                 Workload::Zipf { writes_percent, .. } => {
-                    let name = format!("zipf-{}", random.zipf());
+                    let name = format!("{ZIPF}{}", random.zipf());
                     let mode =
                         if random.below(100) < writes_percent { Mode::Exclusive } else { Mode::Shared };
                     locker.lock(&name, mode)?;
@@ -204,17 +211,12 @@ impl Run {
         let from = random.below(ACCOUNTS as u64) as usize;
         let to = (from + 1 + random.below(ACCOUNTS as u64 - 1) as usize) % ACCOUNTS;
         let names = [from.min(to), from.max(to)].map(|account| format!("account-{account:04}"));
-        for name in &names {
-            locker.lock(name, Mode::Exclusive)?;
-        }
+        locker.lock_all(&names)?;
         let balances = [from, to].map(|account| self.balances[account].load(Relaxed));
         let amount = balances[0].min(1 + random.below(100));
         self.balances[from].store(balances[0] - amount, Relaxed);
         self.balances[to].store(balances[1] + amount, Relaxed);
-        for name in names.iter().rev() {
-            locker.unlock(name, Mode::Exclusive)?;
-        }
-        Ok(())
+        locker.unlock_all(&names)
     }
 }
 

@@ -161,6 +161,14 @@ impl Locker for ClusterBackend {
         link.acquire(kind, claim)
     }
 
+    /// Locks of one shard, up to the first that is of another.
+    fn acquire_set(&self, claims: &[Claim]) -> Option<BoxFuture<Result<Vec<Granted>, Refused>>> {
+        let first = claims.first()?;
+        let (link, _) = self.by(first);
+        let near = claims.iter().take_while(|claim| shard_of(claim.lock) == shard_of(first.lock));
+        link.acquire_set(&near.map(|claim| self.by(claim).1).collect::<Vec<_>>())
+    }
+
     fn release(&self, kind: Kind, claim: Claim, granted: Granted) -> BoxFuture<Result<(), Lost>> {
         let (link, claim) = self.by(&claim);
         link.release(kind, claim, granted)

@@ -175,6 +175,25 @@ impl Table {
         }
     }
 
+    /// So many of the grants that nobody uses go back: those first that have not been used for most looks, and of these those with
+    /// the oldest tokens.
+    pub(super) fn relinquish(&mut self, count: usize) {
+        let age = |lock: RetainedLock| {
+            let age = lock.lock().retention.idle_age()?;
+            Some((age, lock))
+        };
+        let mut idle: Vec<_> = self.locks_with_grants().into_iter().filter_map(age).collect();
+        idle.sort_unstable_by_key(|(age, _)| *age);
+        for (_, lock) in idle.into_iter().take(count) {
+            let mut inner = lock.lock();
+            // It may be in use meanwhile.
+            if let Some(id) = inner.retention.end_idle() {
+                inner.certainty = None;
+                self.give_back(id);
+            }
+        }
+    }
+
     /// A retained lock is about to be changed by the user with `token`: it is a plain one from then on. The error says why not.
     pub(super) fn detach(&mut self, id: RequestId, token: u64, wait: bool) -> Result<(), Option<Detached>> {
         let Some(lock) = self.lock_of(id) else { return Ok(()) };
@@ -323,7 +342,7 @@ impl Table {
         self.retained_lock(units.handle)
     }
 
-    fn give_back(&mut self, id: RequestId) {
+    pub(super) fn give_back(&mut self, id: RequestId) {
         if self.take(id).is_some() {
             self.to_say.push(Request::Unlock { id, answer: false });
         }

@@ -13,7 +13,7 @@ impl Hash for Table {
         let handles: BTreeMap<_, _> = self.handles.iter().collect();
         (self.origin, self.seq, &self.unacked, handles, self.next_handle, &self.slots).hash(state);
         (&self.free, self.next_id, self.claimed, &self.ended, self.seen, self.is_open).hash(state);
-        (self.member, self.members, &self.fatal).hash(state);
+        (self.member, self.members, &self.fatal, &self.sets).hash(state);
         let retained: BTreeMap<_, _> =
             self.retained.iter().map(|(handle, lock)| (handle, fingerprint(lock))).collect();
         (self.retains, retained, self.to_say.len()).hash(state);

@@ -276,3 +276,69 @@ fn the_server_hears_that_work_has_stopped_once_nobody_has_a_guard_of_what_was_lo
     assert_eq!(table.stopped(), [Request::Stopped { key: 11 }]);
     assert_eq!(table.stopped(), []);
 }
+
+#[test]
+fn of_grants_that_nobody_uses_those_go_back_first_that_were_used_last_a_while_ago() {
+    let mut table = Table::new(true);
+    let _ = table.begin_session(origin(1), b"", false);
+    let mut stays = |name: &str, token| {
+        let (handle, _) = table.name(Kind::Keyed, &LockName::new(name).unwrap());
+        let units = units(handle).unwrap();
+        let Begun::Request(id) = table.lock(units, true, true) else { panic!("it is not here") };
+        table.hear(1, Response::Retained { id, token, first: token + 1, count: 10 });
+        let granted = table.see_retained(id).unwrap();
+        table.release(granted.id, true).unwrap();
+        (id, units)
+    };
+    let ids = [("a", 100), ("b", 200), ("c", 300), ("d", 400)].map(|(name, token)| stays(name, token));
+    table.look_at_retained(u8::MAX);
+    // The first is used again, and the last is in use.
+    let Begun::Granted(used) = table.lock(ids[0].1, true, true) else { panic!("it stays here") };
+    table.release(used.id, true).unwrap();
+    assert!(matches!(table.lock(ids[3].1, true, true), Begun::Granted(_)));
+    let mut back = |count| {
+        let _ = table.take_said();
+        table.hear(2, Response::Relinquish { count });
+        let said = table.take_said();
+        let unlocked = |ask: &Request| if let Request::Unlock { id, .. } = ask { Some(*id) } else { None };
+        said.iter().filter_map(unlocked).collect::<Vec<_>>()
+    };
+    assert_eq!(back(1), [ids[1].0]);
+    assert_eq!(back(u64::MAX), [ids[2].0, ids[0].0], "and none that is in use");
+    assert_eq!(table.idle_grants(), 0);
+}
+
+#[test]
+fn a_set_is_seen_when_all_of_it_is_granted_and_asked_for_again_as_a_whole() {
+    let mut table = Table::default();
+    let _ = table.begin_session(origin(1), b"", false);
+    let handles = ["a", "b"].map(|name| table.name(Kind::Keyed, &LockName::new(name).unwrap()).0);
+    let ids = table.lock_set(&handles.map(|handle| units(handle).unwrap()));
+    let members = |asks: &[Request]| {
+        let sets = asks.iter().filter_map(|ask| match ask {
+            Request::LockSet { members } => Some(members.iter().map(|(id, _)| *id).collect::<Vec<_>>()),
+            Request::Lock { .. } => panic!("a member is asked for by itself"),
+            _ => None,
+        });
+        sets.collect::<Vec<_>>()
+    };
+    assert_eq!(members(&table.take_said()), std::slice::from_ref(&ids));
+    table.hear(1, Response::Granted { id: ids[0], token: 5 });
+    assert!(matches!(table.set_stage(&ids), SetStage::Wanted));
+    for run in [1, 2] {
+        table.end_session();
+        let asks = asks(&table.begin_session(origin(run), b"", false));
+        assert_eq!(members(&asks), std::slice::from_ref(&ids), "nothing of it is claimed: {asks:?}");
+        assert!(!asks.iter().any(|ask| matches!(ask, Request::Claim { .. })));
+    }
+    for (id, token) in ids.iter().zip([6, 7]) {
+        table.hear(1, Response::Granted { id: *id, token });
+    }
+    assert!(matches!(table.set_stage(&ids), SetStage::Granted));
+    let tokens: Vec<_> = table.see_granted_set(&ids).iter().map(|granted| granted.token).collect();
+    assert_eq!(tokens, [6, 7]);
+    // From now on they are locks like others.
+    table.end_session();
+    let asks = asks(&table.begin_session(origin(3), b"", false));
+    assert_eq!(asks.iter().filter(|ask| matches!(ask, Request::Claim { .. })).count(), 2);
+}
