@@ -182,33 +182,3 @@ summary { cursor: pointer; }
 <body>
 <main>
 "#;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn claims_that_were_held_out_are_counted_apart_from_those_that_were_fitted_and_given_ones_not_at_all() {
-        let claim = |id: &str, part, ours| Claim { part, ..Claim::new(id, 2.0, ours) };
-        let experiment =
-            Experiment { id: "x", title: "Waits", source: "Paper §1", run: |_| Ok(Findings::default()) };
-        let claims = vec![
-            claim("a", Part::HeldOut, 2.0),
-            claim("b", Part::HeldOut, 9.0),
-            claim("c", Part::Fitted, 2.0),
-            claim("d", Part::Given, 2.0),
-        ];
-        let page = page(&[(experiment, Findings { claims, ..Findings::default() })], "0.1", true);
-        assert!(page.contains("Waits<td>1 of 2<td>1 of 1<td></tr>"), "{page}");
-        assert!(
-            page.contains("<b>held-out</b>, of figures that the testbed was not fitted on: 1 of 2 hold"),
-            "{page}"
-        );
-        assert!(
-            page.contains("<b>ours</b>, not the paper's, expected of our own additions: none hold"),
-            "{page}"
-        );
-        assert!(page.contains("true by construction: 1, not counted"), "{page}");
-        assert!(page.contains("<th scope=row>c<td>fitted<td>2"), "{page}");
-    }
-}

@@ -1,6 +1,7 @@
 //! What people look at: claims, tables and plots.
 
-use lockwright_lab::{Axis, Claim, Plot, Series, Style, Table, paper};
+use lockwright_lab::testbeds::Part;
+use lockwright_lab::{Axis, Claim, Experiment, Findings, Plot, Series, Style, Table, page, paper};
 
 #[test]
 fn a_band_by_factor_reaches_both_ways() {
@@ -83,4 +84,29 @@ fn experiments_of_one_paper_stand_together() {
     assert_eq!(paper("Dezalos (EPFL 2024) Table 6"), "Dezalos (EPFL 2024)");
     assert_eq!(paper("FissLock (OSDI '24) Fig. 17 left, §7.7"), "FissLock (OSDI '24)");
     assert_eq!(paper("Asymmetric Mutual Exclusion for RDMA, §1, §3"), "Asymmetric Mutual Exclusion for RDMA");
+}
+
+#[test]
+fn claims_that_were_held_out_are_counted_apart_from_those_that_were_fitted_and_given_ones_not_at_all() {
+    let claim = |id: &str, part, ours| Claim { part, ..Claim::new(id, 2.0, ours) };
+    let experiment =
+        Experiment { id: "x", title: "Waits", source: "Paper §1", run: |_| Ok(Findings::default()) };
+    let claims = vec![
+        claim("a", Part::HeldOut, 2.0),
+        claim("b", Part::HeldOut, 9.0),
+        claim("c", Part::Fitted, 2.0),
+        claim("d", Part::Given, 2.0),
+    ];
+    let page = page(&[(experiment, Findings { claims, ..Findings::default() })], "0.1", true);
+    assert!(page.contains("Waits<td>1 of 2<td>1 of 1<td></tr>"), "{page}");
+    assert!(
+        page.contains("<b>held-out</b>, of figures that the testbed was not fitted on: 1 of 2 hold"),
+        "{page}"
+    );
+    assert!(
+        page.contains("<b>ours</b>, not the paper's, expected of our own additions: none hold"),
+        "{page}"
+    );
+    assert!(page.contains("true by construction: 1, not counted"), "{page}");
+    assert!(page.contains("<th scope=row>c<td>fitted<td>2"), "{page}");
 }
