@@ -61,7 +61,7 @@ pub(crate) struct Args {
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(lines).with(args.log.clone()).init();
     let events = Events::open(stop_signals()?)?;
     // The secret's file can be a pipe: whatever starting waits for, a signal ends it.

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args, out: &mut impl Write) -> Result<Outcome> {
     if let Some(decider) = &args.status {
         return status(args, decider, out);
     }
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(lines).with(args.log.clone()).init();
     let events = Events::open(stop_signals()?)?;
     // Files that are named can be pipes, file systems can hang: whatever starting waits for, a signal ends it.

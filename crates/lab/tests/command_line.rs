@@ -154,7 +154,7 @@ fn the_examples_of_check_name_what_there_is() {
 #[test]
 fn a_crash_without_recovery_says_what_was_not_checked() {
     let check = |protocol| lockwright(&["check", protocol, "--case", "tries", "--crash"]);
-    for unrecoverable in ["mcs", "ticket"] {
+    for unrecoverable in ["mcs", "rpc"] {
         let output = check(unrecoverable);
         assert_eq!(code(&output), 0, "{}{}", stdout(&output), stderr(&output));
         let last = last_line(&output);
