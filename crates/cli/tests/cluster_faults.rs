@@ -9,7 +9,8 @@ mod members;
 mod servers;
 mod started;
 
-use counting::{Counting, Random, count_as_told, is_client, seed_and_time};
+use counting::{Counting, count_as_told, is_client, seed_and_time};
+use lockwright_fabric::random::SplitMix;
 use members::{Members, run};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -61,7 +62,7 @@ fn fault(
     cluster: &mut Cluster,
     ways: &[Vec<Arc<AtomicU8>>],
     etcds: &[String],
-    random: &mut Random,
+    random: &mut SplitMix,
 ) -> String {
     let at = random.below(3) as usize;
     let pause = Duration::from_millis(500 + random.below(4500));

@@ -12,10 +12,11 @@ mod machines;
 mod members;
 mod started;
 
-use counting::{Counting, Random, count_as_told, is_client, seed_and_time};
+use counting::{Counting, count_as_told, is_client, seed_and_time};
 use lockwright_cluster::ShardMap;
 use lockwright_cluster::etcd::{Etcd, EtcdOptions};
 use lockwright_cluster::keys::Keys;
+use lockwright_fabric::random::SplitMix;
 use machines::Machines;
 use members::{is_wanted, run};
 use nix::sys::signal::{Signal, kill};
@@ -187,7 +188,7 @@ impl World {
     }
 
     /// One fault, for a while.
-    fn fault(&mut self, random: &mut Random) -> String {
+    fn fault(&mut self, random: &mut SplitMix) -> String {
         let (at, ways) = (random.below(3) as usize, 1 + random.below(3));
         let pause = Duration::from_millis(500 + random.below(4500));
         let (what, server) = (random.below(9), SERVERS[at]);

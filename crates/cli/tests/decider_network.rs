@@ -12,7 +12,8 @@ mod lossy;
 mod machines;
 mod started;
 
-use counting::{CLIENTS, Counting, Random, count_as_told, is_client, seed_and_time, variable};
+use counting::{CLIENTS, Counting, count_as_told, is_client, seed_and_time, variable};
+use lockwright_fabric::random::SplitMix;
 use lossy::Lossy;
 use machines::{Machines, SWITCH};
 use nix::sys::signal::Signal;
@@ -177,7 +178,7 @@ impl World {
     }
 
     /// One fault, for a while.
-    fn fault(&mut self, random: &mut Random) -> String {
+    fn fault(&mut self, random: &mut SplitMix) -> String {
         let (what, host) = (random.below(7), random.below(4) as usize);
         let pause = Duration::from_millis(200 + random.below(2800));
         let name = HOSTS[host];

@@ -103,8 +103,8 @@ fn commands_run_under_locks_of_a_decider_and_people_can_look() {
     let address = space.trim_start_matches("fiss://").trim_end_matches("/s");
     // The departure of the one that was refused may still be on its way, and the recovery that follows.
     eventually(|| {
-        let status = output(lockwright(&["switch", &format!("--status={address}"), "--json"]));
-        let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+        let said = output(lockwright(&["switch", &format!("--status={address}"), "--json"]));
+        let status: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{said:?}"));
         let is_so = (&status["state"], &status["clients"]) == (&"open".into(), &1.into());
         is_so.then_some(()).ok_or_else(|| status.to_string())
     });

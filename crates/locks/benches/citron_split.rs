@@ -6,6 +6,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "real time is what is measured here")]
 
+use lockwright_fabric::random::SplitMix;
 use lockwright_locks::Space;
 use lockwright_locks::citron::{Params, Shape, split};
 use std::hint::black_box;
@@ -28,14 +29,10 @@ fn main() {
 
 /// Ranges of about `length`, anywhere.
 fn ranges(length: u64) -> Vec<(u64, u64)> {
-    let mut random = 1_u64;
-    let mut next = || {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        random >> 16
-    };
+    let mut random = SplitMix::new(1);
     let range = |_| {
-        let length = length + next() % length;
-        let start = next() % (UNITS - length);
+        let length = length + random.below(length);
+        let start = random.below(UNITS - length);
         (start, start + length)
     };
     (0..RANGES).map(range).collect()

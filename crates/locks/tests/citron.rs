@@ -5,6 +5,7 @@
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
 use lockwright_fabric::count::{Counted, Counts};
 use lockwright_fabric::observe::Mode;
+use lockwright_fabric::random::SplitMix;
 use lockwright_fabric::{PeerId, Time};
 use lockwright_locks::citron::{Citron, CitronRw, Growth, Params, Synchrony, Timing};
 use lockwright_locks::{Denied, Grant, LockClient, Lost, Patience, Protocol, Space, Want};
@@ -229,14 +230,11 @@ fn loses_no_update<P: Protocol>(params: &P::Params, shared_too: bool) {
             let space = &space;
             scope.spawn(move || {
                 let client = P::client(ep, space, params);
-                let mut random = thread + 1;
+                let mut random = SplitMix::new(thread);
                 for _ in 0..1500 {
-                    random = random
-                        .wrapping_mul(6_364_136_223_846_793_005)
-                        .wrapping_add(1_442_695_040_888_963_407);
-                    let length = [1, 16, 60, 256][(random >> 60) as usize % 4];
-                    let start = (random >> 33) % (SMALL - length);
-                    let read = shared_too && random >> 59 & 1 == 0;
+                    let length = [1, 16, 60, 256][random.below(4) as usize];
+                    let start = random.below(SMALL - length);
+                    let read = shared_too && random.below(2) == 0;
                     let want =
                         if read { shared(start, start + length) } else { range(start, start + length) };
                     let grant = block_on(client.acquire(want)).expect("granted");

@@ -4,6 +4,7 @@
 use lockwright::{AnyGuard, ChangeError, Client, LockError, LockGuard, LockSet, RangeLock};
 use lockwright_fabric::PeerId;
 use lockwright_fabric::observe::{Claim, Mode, Observation};
+use lockwright_fabric::random::SplitMix;
 use lockwright_sim::case::Checks;
 use lockwright_sim::check::Watch;
 use std::pin::pin;
@@ -138,23 +139,13 @@ fn a_typed_upgrade_that_is_dropped_unlocks() {
     assert!(lock.try_write().wait().is_ok());
 }
 
-/// Repeatable numbers.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// A thread that takes, changes and gives back ranges, and tells the checkers: of what it has after it has it, of what it gives
 /// up before it does.
 struct Worker<'a> {
     me: PeerId,
     lock: RangeLock,
     watch: &'a Mutex<Watch>,
-    dice: Dice,
+    dice: SplitMix,
     changes: [u64; 3],
 }
 
@@ -263,7 +254,8 @@ fn threads_that_change_what_they_hold_at_random_let_nobody_in_between() {
         let workers: Vec<_> = (0..4)
             .map(|number| {
                 let (me, lock) = (PeerId::client(number), client.range_lock("a").unwrap());
-                let worker = Worker { me, lock, watch: &watch, dice: Dice(number as u64), changes: [0; 3] };
+                let worker =
+                    Worker { me, lock, watch: &watch, dice: SplitMix::new(number as u64), changes: [0; 3] };
                 threads.spawn(move || worker.work(3_000))
             })
             .collect();

@@ -22,6 +22,7 @@
 
 mod workers;
 
+use lockwright_fabric::random::SplitMix;
 use lockwright_posix::{Extent, FileLocks, InTheWay, Kind, NoCover, Owner, Piece, Refusal, Waits};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -32,20 +33,8 @@ const WORKERS: usize = 4;
 /// The longest wait for an answer, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// xorshift.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
-    }
+fn pick<T: Copy>(random: &mut SplitMix, from: &[T]) -> T {
+    from[random.below(from.len() as u64) as usize]
 }
 
 /// What we say.
@@ -202,7 +191,7 @@ struct Run {
     path: PathBuf,
     /// What `/proc/locks` calls the file.
     name: String,
-    random: Random,
+    random: SplitMix,
     model: Model,
     workers: Vec<Worker>,
     seen: Seen,
@@ -295,12 +284,12 @@ impl Run {
             return;
         }
         let file = self.random.below(3) as usize;
-        let kind = self.random.pick(&[Some(Kind::Read), Some(Kind::Write), None]);
+        let kind = pick(&mut self.random, &[Some(Kind::Read), Some(Kind::Write), None]);
         let letter = kind.map_or("u", |kind| if kind == Kind::Read { "r" } else { "w" });
-        let whence = self.random.pick(&[0, 0, 0, 1, 2]);
+        let whence = pick(&mut self.random, &[0, 0, 0, 1, 2]);
         let base = [0, POSITION, SIZE][whence];
         let start = self.random.below(40) as i64 - if whence == 0 { 2 } else { 60 };
-        let len = self.random.pick(&[0, 1, 2, 5, 10, 30, -1, -5, i64::MAX]);
+        let len = pick(&mut self.random, &[0, 1, 2, 5, 10, 30, -1, -5, i64::MAX]);
         let extent = Extent::new(base, start, len);
         let range = format!("{letter} {whence} {start} {len}");
         let pid = self.workers[index].child.id();
@@ -463,7 +452,7 @@ fn all_answers_are_the_kernels() {
         flocks: FileLocks::new(NoCover),
         waits: Waits::default(),
     };
-    let mut run = Run { path, name, random: Random(seed), model, workers, seen: Seen::default() };
+    let mut run = Run { path, name, random: SplitMix::new(seed), model, workers, seen: Seen::default() };
     for _ in 0..ops {
         run.step();
     }

@@ -2,23 +2,13 @@
 //! another, and every try is held against a table that knows all four. In shared memory, and behind a server.
 
 use lockwright::Client;
+use lockwright_fabric::random::SplitMix;
 use lockwright_posix::{Extent, FileId, FileLocks, Kind, NoCover, Node, NodeFile, Owner, Request, Stop};
 use lockwright_server::{Server, ServerOptions};
 use std::sync::Arc;
 
 const OWNERS: u64 = 4;
 const UNITS: u64 = 24;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % limit
-    }
-}
 
 fn file(node: &Node, flocks: bool) -> Arc<NodeFile> {
     node.file(&FileId { name: "1:2".to_owned(), flocks }).unwrap()
@@ -33,7 +23,7 @@ fn same_answers(space: &str, ops: u64) {
     let seed =
         std::env::var("LOCKWRIGHT_SEED").map_or(now.as_nanos() as u64 | 1, |seed| seed.parse().unwrap());
     println!("LOCKWRIGHT_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = SplitMix::new(seed);
     let nodes = nodes(space);
     let files = [false, true].map(|flocks| [file(&nodes[0], flocks), file(&nodes[1], flocks)]);
     let mut tables = [FileLocks::new(NoCover), FileLocks::new(NoCover)];

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const DESK: PeerId = PeerId::role(0);
+const DISPATCHER: PeerId = PeerId::role(0);
 const GRANTED: u32 = 65;
 const TURNS: usize = 5;
 
@@ -133,7 +133,7 @@ impl Client {
     fn say(&self, seq: &mut u64, kind: u32, lock: u64, words: [u64; 3], tail: Vec<u64>) {
         *seq += 1;
         let [a, b, c] = words;
-        let _ = self.ep.tell(DESK, &Message { lock, kind, words: [*seq, a, b, c], tail });
+        let _ = self.ep.tell(DISPATCHER, &Message { lock, kind, words: [*seq, a, b, c], tail });
     }
 
     /// Enters the default space, names `window` locks of its own and asks for each.

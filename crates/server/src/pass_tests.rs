@@ -19,7 +19,7 @@ const NAMES: u64 = 3;
 const RANGES: u64 = 3;
 
 /// A dispatcher, and every response to any client, in order.
-struct Office {
+struct Served {
     dispatcher: Dispatcher,
     said: Arc<Mutex<Vec<(PeerId, Response)>>>,
     first_token: u64,
@@ -40,7 +40,7 @@ fn dispatcher() -> Dispatcher {
     Dispatcher::new(LockTable::new(durable, false, vec![], vec![]), Admission::Secret)
 }
 
-impl Office {
+impl Served {
     fn new() -> Self {
         let dispatcher = dispatcher();
         let first_token = dispatcher.lock_table().durable.first_token();
@@ -210,32 +210,32 @@ fn play_with(
     ask: impl Fn(&mut Random, u64) -> Request,
 ) -> (Vec<(PeerId, Response)>, Vec<Standing>) {
     const CLIENTS: usize = 4;
-    let (office, mut random) = (Office::new(), Random(SplitMix::new(seed)));
-    let mut clients: Vec<_> = (0..CLIENTS).map(|_| office.come_in()).collect();
+    let (served, mut random) = (Served::new(), Random(SplitMix::new(seed)));
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| served.come_in()).collect();
     let mut left = group();
     for time in 0..400 {
         let at = random.below(CLIENTS as u64) as usize;
         if random.below(40) == 0 {
             let end = if random.below(2) == 0 { SessionEnd::Goodbye } else { SessionEnd::Lost };
-            office.dispatcher.on_session_lost(clients[at].peer, end);
-            clients[at] = office.come_in();
+            served.dispatcher.on_session_lost(clients[at].peer, end);
+            clients[at] = served.come_in();
             continue;
         }
         let ask = ask(&mut random, time);
-        office.say(&mut clients[at], &ask);
+        served.say(&mut clients[at], &ask);
         left -= 1;
         if left == 0 {
-            office.dispatcher.drain();
-            office.assert_table_is_right();
+            served.dispatcher.drain();
+            served.assert_table_is_right();
             left = group();
         }
     }
-    office.dispatcher.drain();
-    let end = (office.heard(), office.requests());
+    served.dispatcher.drain();
+    let end = (served.heard(), served.requests());
     for client in clients {
-        office.dispatcher.on_session_lost(client.peer, SessionEnd::Goodbye);
+        served.dispatcher.on_session_lost(client.peer, SessionEnd::Goodbye);
     }
-    office.assert_is_empty();
+    served.assert_is_empty();
     end
 }
 
@@ -275,15 +275,15 @@ fn sets_that_are_asked_for_and_given_up_at_random_leave_nothing_behind() {
 
 #[test]
 fn a_set_takes_its_locks_one_after_the_other_and_keeps_none_whose_turn_has_not_come() {
-    let office = Office::new();
-    let [mut holder, mut taker, mut other] = [(); 3].map(|()| office.come_in());
-    office.say(&mut holder, &lock(0, x(1), true));
-    office.say(&mut taker, &Request::LockSet { members: (0..3).map(|at| (at, x(at))).collect() });
-    office.dispatcher.drain();
-    office.say(&mut other, &lock(0, x(2), true));
-    office.dispatcher.drain();
+    let served = Served::new();
+    let [mut holder, mut taker, mut other] = [(); 3].map(|()| served.come_in());
+    served.say(&mut holder, &lock(0, x(1), true));
+    served.say(&mut taker, &Request::LockSet { members: (0..3).map(|at| (at, x(at))).collect() });
+    served.dispatcher.drain();
+    served.say(&mut other, &lock(0, x(2), true));
+    served.dispatcher.drain();
     let granted = |peer| {
-        let mine = office.heard().into_iter().filter(|(to, _)| *to == peer);
+        let mine = served.heard().into_iter().filter(|(to, _)| *to == peer);
         let id = |(_, answer)| if let Response::Granted { id, .. } = answer { Some(id) } else { None };
         mine.filter_map(id).collect::<Vec<_>>()
     };
@@ -292,74 +292,74 @@ fn a_set_takes_its_locks_one_after_the_other_and_keeps_none_whose_turn_has_not_c
         [0],
         "the set waits for the second lock, and has not asked for the third"
     );
-    office.say(&mut other, &Request::Unlock { id: 0, answer: false });
-    office.say(&mut holder, &Request::Unlock { id: 0, answer: false });
-    office.dispatcher.drain();
+    served.say(&mut other, &Request::Unlock { id: 0, answer: false });
+    served.say(&mut holder, &Request::Unlock { id: 0, answer: false });
+    served.dispatcher.drain();
     assert_eq!(granted(taker.peer), [1, 2]);
     for id in 0..3 {
-        office.say(&mut taker, &Request::Unlock { id, answer: false });
+        served.say(&mut taker, &Request::Unlock { id, answer: false });
     }
-    office.dispatcher.drain();
-    office.say(&mut other, &Request::LockSet { members: (0..3).map(|at| (at, x(at))).collect() });
-    office.dispatcher.drain();
+    served.dispatcher.drain();
+    served.say(&mut other, &Request::LockSet { members: (0..3).map(|at| (at, x(at))).collect() });
+    served.dispatcher.drain();
     assert_eq!(granted(other.peer), [0, 1, 2], "all at once, if they are free");
 }
 
 #[test]
 fn a_session_that_dies_between_its_requests_and_their_pass_loses_nothing_for_others() {
-    let office = Office::new();
-    let [mut dies, mut waits, mut other] = [(); 3].map(|()| office.come_in());
-    office.say(&mut dies, &lock(0, x(0), true));
-    office.dispatcher.drain();
-    office.say(&mut waits, &lock(0, x(0), true));
-    office.dispatcher.drain();
-    office.heard();
+    let served = Served::new();
+    let [mut dies, mut waits, mut other] = [(); 3].map(|()| served.come_in());
+    served.say(&mut dies, &lock(0, x(0), true));
+    served.dispatcher.drain();
+    served.say(&mut waits, &lock(0, x(0), true));
+    served.dispatcher.drain();
+    served.heard();
     // Nothing of this is served before the death is heard of: an unlock, a lock that would be granted, one that would wait.
-    office.say(&mut dies, &Request::Unlock { id: 0, answer: false });
-    office.say(&mut dies, &lock(1 << 32, x(1), true));
-    office.say(&mut dies, &lock(1 << 32 | 1, x(0), true));
-    office.say(&mut other, &lock(0, x(1), true));
-    office.dispatcher.on_session_lost(dies.peer, SessionEnd::Lost);
-    let heard = office.heard();
+    served.say(&mut dies, &Request::Unlock { id: 0, answer: false });
+    served.say(&mut dies, &lock(1 << 32, x(1), true));
+    served.say(&mut dies, &lock(1 << 32 | 1, x(0), true));
+    served.say(&mut other, &lock(0, x(1), true));
+    served.dispatcher.on_session_lost(dies.peer, SessionEnd::Lost);
+    let heard = served.heard();
     let of = |peer| {
         heard.iter().filter(|(to, _)| *to == peer).map(|(_, answer)| answer.clone()).collect::<Vec<_>>()
     };
     assert!(matches!(of(waits.peer)[..], [Response::Granted { id: 0, .. }]), "{heard:?}");
     assert!(matches!(of(other.peer)[..], [Response::Granted { id: 0, .. }]), "{heard:?}");
     // The next client may get its slot, and inherits no request of it.
-    let mut next = office.come_in();
+    let mut next = served.come_in();
     assert_eq!(next.peer, dies.peer);
-    office.say(&mut next, &lock(0, x(2), true));
-    office.dispatcher.drain();
-    assert!(matches!(office.requests()[..], [_, _, _]), "{:?}", office.requests());
+    served.say(&mut next, &lock(0, x(2), true));
+    served.dispatcher.drain();
+    assert!(matches!(served.requests()[..], [_, _, _]), "{:?}", served.requests());
     for visitor in [next, waits, other] {
-        office.dispatcher.on_session_lost(visitor.peer, SessionEnd::Goodbye);
+        served.dispatcher.on_session_lost(visitor.peer, SessionEnd::Goodbye);
     }
-    office.assert_is_empty();
+    served.assert_is_empty();
 }
 
 #[test]
 fn with_a_full_disk_nothing_is_upgraded_and_what_is_downgraded_keeps_its_token() {
-    let office = Office::new();
-    let [mut reads, mut writes, mut other] = [(); 3].map(|()| office.come_in());
-    office.say(&mut reads, &lock(0, keyed(0, Mode::Shared), true));
-    office.say(&mut writes, &lock(0, x(1), true));
-    office.dispatcher.drain();
-    office.heard();
-    office.dispatcher.lock_table().durable.fail();
-    office.say(&mut reads, &Request::Upgrade { id: 0, wait: true });
-    office.say(&mut writes, &Request::Downgrade { id: 0, gives_up: false });
-    office.dispatcher.drain();
+    let served = Served::new();
+    let [mut reads, mut writes, mut other] = [(); 3].map(|()| served.come_in());
+    served.say(&mut reads, &lock(0, keyed(0, Mode::Shared), true));
+    served.say(&mut writes, &lock(0, x(1), true));
+    served.dispatcher.drain();
+    served.heard();
+    served.dispatcher.lock_table().durable.fail();
+    served.say(&mut reads, &Request::Upgrade { id: 0, wait: true });
+    served.say(&mut writes, &Request::Downgrade { id: 0, gives_up: false });
+    served.dispatcher.drain();
     let why = DenyReason::Refused("the disk is full".to_owned());
     let changed = Response::Changed { id: 0, token: 2, mode: Mode::Shared };
-    assert_eq!(office.heard(), [(reads.peer, Response::Unchanged { id: 0, why }), (writes.peer, changed)]);
-    let modes: Vec<_> = office.requests().iter().map(|(_, _, units, token)| (units.mode, *token)).collect();
+    assert_eq!(served.heard(), [(reads.peer, Response::Unchanged { id: 0, why }), (writes.peer, changed)]);
+    let modes: Vec<_> = served.requests().iter().map(|(_, _, units, token)| (units.mode, *token)).collect();
     assert_eq!(modes, [(Mode::Shared, Some(1)), (Mode::Shared, Some(2))]);
     // And it is given up as it was held: nobody waits for what is not there.
-    office.say(&mut reads, &Request::Downgrade { id: 0, gives_up: true });
-    office.say(&mut other, &lock(0, keyed(0, Mode::Shared), false));
-    office.dispatcher.drain();
-    let heard = office.heard();
+    served.say(&mut reads, &Request::Downgrade { id: 0, gives_up: true });
+    served.say(&mut other, &lock(0, keyed(0, Mode::Shared), false));
+    served.dispatcher.drain();
+    let heard = served.heard();
     let as_it_was = Response::Changed { id: 0, token: 1, mode: Mode::Shared };
     assert!(heard.contains(&(reads.peer, as_it_was)), "{heard:?}");
     assert!(
@@ -367,23 +367,23 @@ fn with_a_full_disk_nothing_is_upgraded_and_what_is_downgraded_keeps_its_token()
         "{heard:?}"
     );
     for visitor in [reads, writes, other] {
-        office.dispatcher.on_session_lost(visitor.peer, SessionEnd::Goodbye);
+        served.dispatcher.on_session_lost(visitor.peer, SessionEnd::Goodbye);
     }
-    office.assert_is_empty();
+    served.assert_is_empty();
 }
 
 #[test]
 fn a_combiner_that_panics_loses_nothing_for_those_whose_requests_it_had_taken() {
-    let office = Office::new();
-    let [mut before, mut deadly, mut behind] = [(); 3].map(|()| office.come_in());
-    office.heard();
+    let served = Served::new();
+    let [mut before, mut deadly, mut behind] = [(); 3].map(|()| served.come_in());
+    served.heard();
     // An inbox that panics in the thread that answers this client; no real one is known to.
-    office.dispatcher.attach(deadly.peer, Inbox::new(|_, _| std::panic::resume_unwind(Box::new("dead"))));
+    served.dispatcher.attach(deadly.peer, Inbox::new(|_, _| std::panic::resume_unwind(Box::new("dead"))));
     let pass = |asks: [(&mut Visitor, Request); 3]| {
-        asks.into_iter().for_each(|(visitor, ask)| office.say(visitor, &ask));
-        let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| office.dispatcher.drain()));
+        asks.into_iter().for_each(|(visitor, ask)| served.say(visitor, &ask));
+        let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| served.dispatcher.drain()));
         assert_eq!(died.unwrap_err().downcast_ref(), Some(&"dead"));
-        office.heard().into_iter().map(|(peer, _)| peer).collect::<Vec<_>>()
+        served.heard().into_iter().map(|(peer, _)| peer).collect::<Vec<_>>()
     };
     // It dies while requests are applied: of what it answers at once.
     let heard = pass([
@@ -399,38 +399,38 @@ fn a_combiner_that_panics_loses_nothing_for_those_whose_requests_it_had_taken() 
         (&mut behind, lock(1, units(20), true)),
     ]);
     assert_eq!(heard, [before.peer, behind.peer]);
-    office.say(&mut behind, &lock(2, units(30), true));
-    office.dispatcher.drain();
-    assert_eq!(office.heard().len(), 1, "the dispatcher goes on");
+    served.say(&mut behind, &lock(2, units(30), true));
+    served.dispatcher.drain();
+    assert_eq!(served.heard().len(), 1, "the dispatcher goes on");
     for visitor in [before, deadly, behind] {
-        office.dispatcher.on_session_lost(visitor.peer, SessionEnd::Goodbye);
+        served.dispatcher.on_session_lost(visitor.peer, SessionEnd::Goodbye);
     }
-    office.assert_is_empty();
+    served.assert_is_empty();
 }
 
 #[test]
 fn older_clients_are_served_and_those_of_the_future_refused_in_one_line() {
-    let office = Office::new();
-    for (version, served) in [(0, false), (OLDEST, true), (VERSION, true), (VERSION + 1, false)] {
-        let peer = office.dispatcher.admit("1 here test").unwrap();
-        let said = Arc::clone(&office.said);
+    let served = Served::new();
+    for (version, is_served) in [(0, false), (OLDEST, true), (VERSION, true), (VERSION + 1, false)] {
+        let peer = served.dispatcher.admit("1 here test").unwrap();
+        let said = Arc::clone(&served.said);
         let hear = move |_, message| {
             said.lock().unwrap().push((peer, Response::decode(&message).unwrap().1));
             true
         };
-        office.dispatcher.attach(peer, Inbox::new(hear));
+        served.dispatcher.attach(peer, Inbox::new(hear));
         let mut visitor = Visitor { peer, seq: 0 };
-        office.say(
+        served.say(
             &mut visitor,
             &Request::Open { version, key: 1, space: Vec::new(), one_sided: false, seen: 0 },
         );
-        office.dispatcher.drain();
-        let said = std::mem::take(&mut *office.said.lock().unwrap());
+        served.dispatcher.drain();
+        let said = std::mem::take(&mut *served.said.lock().unwrap());
         match &said[..] {
-            [(_, Response::Ack)] => assert!(served, "version {version}"),
+            [(_, Response::Ack)] => assert!(is_served, "version {version}"),
             [(_, Response::Refused { id: 0, why })] => {
                 assert!(
-                    !served && why.contains(&format!("version {version}")) && !why.contains('\n'),
+                    !is_served && why.contains(&format!("version {version}")) && !why.contains('\n'),
                     "{why}"
                 );
             }

@@ -9,6 +9,7 @@ use lockwright::inspect::{EntryState, Inspector};
 use lockwright::{
     ChangeError, Client, GuardState, HandleError, LockError, LockSet, LostReason, TryLockError,
 };
+use lockwright_fabric::random::SplitMix;
 use lockwright_server::{ServeError, Switch, SwitchOptions};
 use lossy::Lossy;
 use std::net::{SocketAddr, UdpSocket};
@@ -219,14 +220,9 @@ fn what_is_no_packet_of_a_client_is_dropped_and_counted() {
     let switch = switch();
     let client = client(switch.address());
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let mut dice = 7_u64;
+    let mut dice = SplitMix::new(7);
     for len in 0..200 {
-        let mut bytes: Vec<u8> = (0..len)
-            .map(|_| {
-                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (dice >> 33) as u8
-            })
-            .collect();
+        let mut bytes: Vec<u8> = (0..len).map(|_| dice.next() as u8).collect();
         // Every other one begins as a packet of the first machine does.
         for (byte, of_packet) in bytes.iter_mut().zip([b'F', b'L', 1, 4, 1, 0, 0, 0]).filter(|_| len % 2 == 0)
         {

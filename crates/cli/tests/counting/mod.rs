@@ -5,6 +5,7 @@
 //! `lockwright-lab check --history`.
 
 use lockwright::{Client, GuardState};
+use lockwright_fabric::random::SplitMix;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -28,16 +29,6 @@ const STALE: &[u8] = b"s";
 
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-/// Numbers that look random, from a seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
 }
 
 /// A counter that takes what comes with its last token or a higher one.
@@ -113,7 +104,7 @@ pub(crate) fn count_as_told() {
         options = options.record(Path::new(&records).join(format!("client-{number}.jsonl")));
     }
     let client = options.open(space).wait().expect("a client");
-    let mut random = Random(number);
+    let mut random = SplitMix::new(number);
     let (mut counted, mut stale, mut failed, mut read) = (0_u64, 0_u64, 0_u64, 0_u64);
     let steps =
         OpenOptions::new().create(true).append(true).open(folder.join(format!("client-{number}.steps")));
@@ -261,11 +252,11 @@ impl Drop for Counting {
 }
 
 /// A seed, of the environment or of the clock, and for how many seconds something is done; printed, to be repeated.
-pub(crate) fn seed_and_time() -> (Random, Duration) {
+pub(crate) fn seed_and_time() -> (SplitMix, Duration) {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     let seed = variable("LOCKWRIGHT_CLUSTER_SEED");
     let seed = seed.map_or(now.subsec_micros().into(), |seed| seed.parse().expect("a seed"));
     let secs = variable("LOCKWRIGHT_CLUSTER_SECS").map_or(20, |secs| secs.parse().expect("seconds"));
     println!("LOCKWRIGHT_CLUSTER_SEED={seed} LOCKWRIGHT_CLUSTER_SECS={secs} repeats these faults");
-    (Random(seed), Duration::from_secs(secs))
+    (SplitMix::new(seed), Duration::from_secs(secs))
 }

@@ -4,6 +4,7 @@
 
 use lockwright_fabric::backend::inproc::{InProc, InProcEndpoint, block_on};
 use lockwright_fabric::conformance::{Rig, Shape, Task};
+use lockwright_fabric::random::SplitMix;
 use lockwright_fabric::{Endpoint, NodeId, PeerId};
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -48,20 +49,14 @@ impl<E: Endpoint + Send> Rig for Threads<E> {
 pub struct OneThread<E> {
     fabric: InProc,
     endpoints: Vec<E>,
-    state: u64,
+    dice: SplitMix,
 }
 
 impl<E> OneThread<E> {
     pub fn new(shape: Shape, seed: u64, wrap: impl Fn(InProcEndpoint) -> E) -> Self {
         let fabric = InProc::new(shape.nodes, shape.bytes);
         let endpoints = endpoints(&fabric, shape, wrap);
-        Self { fabric, endpoints, state: seed }
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        self.state =
-            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.state >> 33) as usize % limit
+        Self { fabric, endpoints, dice: SplitMix::new(seed) }
     }
 }
 
@@ -73,7 +68,7 @@ impl<E: Endpoint> Rig for OneThread<E> {
             std::iter::zip(self.endpoints.clone(), tasks).map(|(ep, task)| task(ep)).collect();
         let mut cx = Context::from_waker(Waker::noop());
         while !running.is_empty() {
-            let index = self.below(running.len());
+            let index = self.dice.below(running.len() as u64) as usize;
             if running[index].as_mut().poll(&mut cx).is_ready() {
                 drop(running.swap_remove(index));
             }

@@ -10,6 +10,7 @@
 //! shown, from 128 units, where two nodes begin to waste any, up.
 
 use super::prelude::*;
+use lockwright_fabric::random::SplitMix;
 use lockwright_locks::Space;
 use lockwright_locks::citron::{Params, Shape, split};
 
@@ -46,12 +47,11 @@ fn run(context: &Context) -> Result<Findings, LabError> {
 
 /// False conflicts per request (two requests a time) of ranges of `length` units, split into at most `k` nodes.
 fn false_conflicts(shape: &Shape, length: u64, k: usize, requests: u64) -> f64 {
-    let mut random = 0x2545_f491_4f6c_dd1d_u64;
+    let mut random = SplitMix::new(1);
     let mut asked = Vec::new();
     let mut locked = Vec::new();
     for _ in 0..requests {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let start = (random >> 30) % (UNITS - length + 1);
+        let start = random.below(UNITS - length + 1);
         let end = start + length;
         asked.push((start, end));
         let cover = split(shape, start, end, k);

@@ -172,6 +172,7 @@ mod tests {
     use super::*;
     use crate::citron::Params;
     use crate::protocol::Space;
+    use lockwright_fabric::random::SplitMix;
 
     fn shape(units: u64, leaf_units: u32) -> Shape {
         Shape::new(&Space::of(1).units(units), &Params { leaf_units, ..Params::default() })
@@ -250,10 +251,9 @@ mod tests {
     #[test]
     fn no_cover_of_a_deeper_tree_is_better() {
         let shape = shape(1024, 4);
-        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = SplitMix::new(1);
         for _ in 0..400 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let (a, b) = ((random >> 20) % 1024, (random >> 40) % 1024);
+            let (a, b) = (random.below(1024), random.below(1024));
             let (start, end) = (a.min(b), a.max(b) + 1);
             for k in 1..=8 {
                 check(&shape, start, end, k);

@@ -65,8 +65,8 @@ struct Turns {
 thread_local! {
     /// Whose tasks this thread runs right now.
     static DRIVES: Cell<Drives> = const { Cell::new(Drives::Nobody) };
-    /// The bell of this thread, and the process that made it; none if the system has no more files to give.
-    static BELL: RefCell<Option<(Owner, Option<Arc<EventfdWaker>>)>> = const { RefCell::new(None) };
+    /// The waker of this thread, and the process that made it; none if the system has no more files to give.
+    static WAKER: RefCell<Option<(Owner, Option<Arc<EventfdWaker>>)>> = const { RefCell::new(None) };
 }
 
 /// Which client's tasks a thread runs.
@@ -86,12 +86,12 @@ pub(super) fn begin(future: Pin<&mut dyn Future<Output = ()>>) -> bool {
     future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
 }
 
-fn bell() -> Option<Arc<EventfdWaker>> {
-    BELL.with_borrow_mut(|bell| {
+fn thread_waker() -> Option<Arc<EventfdWaker>> {
+    WAKER.with_borrow_mut(|waker| {
         // A thread that was forked off has a copy of its parent's, which both would hear.
-        let own = bell.take().filter(|(owner, _)| owner.is_current());
+        let own = waker.take().filter(|(owner, _)| owner.is_current());
         let made = || (Owner::current(), EventfdWaker::new().ok().map(Arc::new));
-        bell.insert(own.unwrap_or_else(made)).1.clone()
+        waker.insert(own.unwrap_or_else(made)).1.clone()
     })
 }
 
@@ -118,8 +118,8 @@ impl Driver {
         let runtime = self.runtime.upgrade().filter(|_| Handle::try_current().is_err());
         let Some(runtime) = runtime else { return lockwright_fabric::backend::block_on(future) };
         let _before = Before(DRIVES.replace(Drives::Client(self.address())));
-        let bell = bell();
-        let waker = bell.as_ref().map_or_else(|| Waker::noop().clone(), |bell| Waker::from(Arc::clone(bell)));
+        let own = thread_waker();
+        let waker = own.as_ref().map_or_else(|| Waker::noop().clone(), |own| Waker::from(Arc::clone(own)));
         if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
             return;
         }
@@ -131,8 +131,8 @@ impl Driver {
             self.aside.notify_one();
         }
         let _at_the_end = Leave(self);
-        if let (Some(bell), Some(session)) = (bell, session()) {
-            while session.read_blocking(&bell, SOON) {
+        if let (Some(own), Some(session)) = (own, session()) {
+            while session.read_blocking(&own, SOON) {
                 if let Poll::Ready(()) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
                     return;
                 }

@@ -3,6 +3,7 @@
 use super::codec::pack;
 use super::*;
 use lockwright_fabric::Message;
+use lockwright_fabric::random::SplitMix;
 
 fn asks() -> Vec<Request> {
     let name = LockName::new("orders/42").unwrap();
@@ -118,11 +119,8 @@ fn whatever_comes_is_decoded_or_refused() {
         .map(|ask| ask.encode(3))
         .chain(answers().iter().map(|answer| answer.encode(3)))
         .collect();
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        random >> 11
-    };
+    let mut random = SplitMix::new(1);
+    let mut next = || random.next();
     for message in &whole {
         for cut in 0..=message.tail.len().min(40) {
             let mut short = message.clone();

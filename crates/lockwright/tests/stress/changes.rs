@@ -1,9 +1,9 @@
 //! What one process does under a lock: counts, looks that no other process does, and changes what it holds, which must let no
 //! other in.
 
-use super::Dice;
 use lockwright::fenced::{FencedError, FencedFile};
 use lockwright::{AnyGuard, ChangeError, Client, GuardState};
+use lockwright_fabric::random::SplitMix;
 use lockwright_sim::check::history::Log;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(crate) struct Held<'a> {
     pub(crate) guards: Vec<AnyGuard>,
     folder: &'a Path,
     log: &'a mut Log,
-    dice: &'a mut Dice,
+    dice: &'a mut SplitMix,
     served: bool,
     /// What was seen that must not be, if the lock was held to its end.
     pub(crate) broken: Option<String>,
@@ -33,7 +33,7 @@ impl<'a> Held<'a> {
         (lock, guard): (&'static str, AnyGuard),
         folder: &'a Path,
         log: &'a mut Log,
-        dice: &'a mut Dice,
+        dice: &'a mut SplitMix,
         served: bool,
     ) -> Self {
         Self { client, lock, guards: vec![guard], folder, log, dice, served, broken: None }
@@ -221,7 +221,7 @@ fn begin(change: Pin<&mut impl Future<Output = Result<(), ChangeError>>>) -> Opt
 }
 
 /// Mostly for no time at all; sometimes long enough to be killed or stopped in the middle.
-fn linger(dice: &mut Dice) {
+fn linger(dice: &mut SplitMix) {
     if dice.below(50) == 0 {
         std::thread::sleep(Duration::from_micros(dice.below(20_000)));
     }

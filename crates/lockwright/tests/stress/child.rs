@@ -1,8 +1,9 @@
 //! One process: takes locks, changes them where it can, counts, and notes what it does.
 
 use super::changes::Held;
-use super::{Dice, LEASE, now_ns};
+use super::{LEASE, now_ns};
 use lockwright::{Acquire, AnyGuard, Client, HandleError, LockError, UnlockError};
+use lockwright_fabric::random::SplitMix;
 use lockwright_sim::check::history::Log;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ struct Want {
 }
 
 impl Want {
-    fn roll(dice: &mut Dice, whole: bool) -> Self {
+    fn roll(dice: &mut SplitMix, whole: bool) -> Self {
         let shared = dice.below(3) == 0;
         match dice.below(3) {
             0 => Self { lock: "mutex", shared: false, start: 0, end: 1, whole },
@@ -70,7 +71,7 @@ pub(crate) fn work(task: &str) {
     let parts: Vec<_> = task.split('\n').collect();
     let (space, folder) = (parts[0], Path::new(parts[1]));
     let lets_go = parts.get(3) == Some(&LETS_GO);
-    let mut dice = Dice(parts[2].parse().unwrap());
+    let mut dice = SplitMix::new(parts[2].parse().unwrap());
     // Of a one-sided space of this host the server makes the file.
     let served = !space.starts_with("shm:") || space.contains("lent:");
     let whole = space.contains(WHOLE);

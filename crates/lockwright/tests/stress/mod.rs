@@ -4,6 +4,7 @@ pub(crate) mod changes;
 pub(crate) mod child;
 
 use lockwright::fenced::FencedFile;
+use lockwright_fabric::random::SplitMix;
 use lockwright_sim::check::history::{History, Log};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,18 +23,6 @@ const STOPPED: usize = 3;
 /// How long all workers have to come to an end.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Numbers that can be had again.
-#[derive(Debug)]
-pub(crate) struct Dice(pub(crate) u64);
-
-impl Dice {
-    /// One below `limit`.
-    pub(crate) fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % limit
-    }
-}
-
 /// CLOCK_MONOTONIC, the same for all processes.
 pub(crate) fn now_ns() -> u64 {
     let now = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).expect("there is a clock");
@@ -49,7 +38,7 @@ struct Victim {
 pub(crate) struct Stress {
     folder: PathBuf,
     path: String,
-    dice: Dice,
+    dice: SplitMix,
     children: Vec<Victim>,
     notes: Log,
     kills: u64,
@@ -62,7 +51,7 @@ impl Stress {
         let path = format!("/dev/shm/lockwright-test-{}", std::process::id());
         let notes = Log::of_parent(&folder, now_ns).unwrap();
         let mut stress =
-            Self { folder, path, dice: Dice(seed), children: Vec::new(), notes, kills: 0, stops: 0 };
+            Self { folder, path, dice: SplitMix::new(seed), children: Vec::new(), notes, kills: 0, stops: 0 };
         for _ in 0..CHILDREN {
             let child = stress.child();
             stress.children.push(child);

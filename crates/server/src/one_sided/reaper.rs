@@ -25,7 +25,7 @@ const AGAIN_LOCAL: Duration = Duration::from_millis(20);
 /// The thread; it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reaper {
-    bell: mpsc::Sender<()>,
+    told: mpsc::Sender<()>,
     has_a_number: bool,
 }
 
@@ -36,20 +36,20 @@ impl Reaper {
         ep: E,
         has_a_number: bool,
     ) -> std::io::Result<Self> {
-        let (bell, rung) = mpsc::channel();
+        let (told, deaths) = mpsc::channel();
         let trees = space.forest().map(|forest| server_trees(ep.clone(), forest));
         let asymmetric = space.is_local().then(|| server_client(ep.clone()));
         let reach = ByVerbs { client: client(ep), trees, asymmetric };
         let space = Arc::downgrade(space);
         std::thread::Builder::new()
             .name("lockwright-reaper".to_owned())
-            .spawn(move || work(&space, &reach, &rung))?;
-        Ok(Self { bell, has_a_number })
+            .spawn(move || work(&space, &reach, &deaths))?;
+        Ok(Self { told, has_a_number })
     }
 
     /// A client has died.
     pub(crate) fn call(&self) {
-        let _ = self.bell.send(());
+        let _ = self.told.send(());
     }
 
     pub(crate) const fn has_a_number(&self) -> bool {
@@ -79,14 +79,14 @@ impl<E: Reach> Resets for ByVerbs<E> {
     }
 }
 
-fn work<E: Reach>(space: &Weak<OneSidedSpace>, reach: &ByVerbs<E>, rung: &mpsc::Receiver<()>) {
+fn work<E: Reach>(space: &Weak<OneSidedSpace>, reach: &ByVerbs<E>, deaths: &mpsc::Receiver<()>) {
     // Of the deaths of processes that come by themselves the server is not told.
     let idle = if reach.asymmetric.is_some() { AGAIN_LOCAL } else { Duration::MAX };
     let again = if reach.trees.is_some() { AGAIN_ON_TREES } else { AGAIN };
     let mut some_left = false;
     loop {
         let patience = if some_left { again.min(idle) } else { idle };
-        if matches!(rung.recv_timeout(patience), Err(mpsc::RecvTimeoutError::Disconnected)) {
+        if matches!(deaths.recv_timeout(patience), Err(mpsc::RecvTimeoutError::Disconnected)) {
             return;
         }
         let Some(space) = space.upgrade() else { return };

@@ -9,6 +9,7 @@ use super::core::Core;
 use super::memory::{Memory, Past};
 use lockwright::internal::fiss::{Answer, MACHINES, Pieces, Request, Unacked, params};
 use lockwright_fabric::backend::tcp::Inbox;
+use lockwright_fabric::random::SplitMix;
 use lockwright_fabric::{Message, Outbox, PeerId, Role, Time};
 use lockwright_locks::fisslock::datagram::{self, Ends, HELLO, Key, Limits};
 use lockwright_locks::fisslock::{Machine, Params, Shipped, coordinator_of};
@@ -27,12 +28,11 @@ const LIMITS: Limits = Limits { locks: LOCKS, lanes: LANES };
 const LOCK: u32 = 16;
 const LOCKED: u32 = 19;
 
-struct Dice(u64);
+struct Dice(SplitMix);
 
 impl Dice {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % limit
+        self.0.below(limit as u64) as usize
     }
 }
 
@@ -116,7 +116,7 @@ impl World {
             core: core(past),
             clients: Vec::new(),
             network: Vec::new(),
-            dice: Dice(seed),
+            dice: Dice(SplitMix::new(seed)),
             tokens: BTreeMap::new(),
             grants: 0,
             block: 0,
@@ -374,7 +374,10 @@ impl World {
     fn step(&mut self, active: bool) {
         let clients = self.clients.len();
         match self.dice.below(1000) {
-            0 if active && clients > 1 => self.die(self.dice.0 as usize % clients),
+            0 if active && clients > 1 => {
+                let client = self.dice.below(clients);
+                self.die(client);
+            }
             1..4 if active && clients < 4 => self.join(),
             4 if active && self.dice.below(4) == 0 => self.restart(),
             5..40 if clients > 0 => {

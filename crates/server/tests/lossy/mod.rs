@@ -1,5 +1,6 @@
 //! A network between clients and a decider that loses, doubles, delays and reorders packets, and forwards sessions as they are.
 
+use lockwright_fabric::random::SplitMix;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -36,7 +37,7 @@ struct Delayed {
 
 /// What becomes of packets: so many of a hundred are lost, as many doubled, as many delayed, as many overtaken by the next.
 struct Fate {
-    dice: u64,
+    dice: SplitMix,
     percent: u64,
     held: Option<Vec<u8>>,
     lost: Arc<AtomicU64>,
@@ -44,21 +45,16 @@ struct Fate {
 }
 
 impl Fate {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.dice >> 33) % limit
-    }
-
     fn forward(&mut self, bytes: &[u8], by: &Arc<UdpSocket>, to: SocketAddr) {
         let send = |bytes: &[u8]| drop(by.send_to(bytes, to));
-        match self.below(100) / self.percent {
+        match self.dice.below(100) / self.percent {
             0 => drop(self.lost.fetch_add(1, Relaxed)),
             1 => {
                 send(bytes);
                 send(bytes);
             }
             2 => {
-                let due = Instant::now() + Duration::from_millis(1 + self.below(DELAY_MS));
+                let due = Instant::now() + Duration::from_millis(1 + self.dice.below(DELAY_MS));
                 let _ = self.delayed.send(Delayed { due, by: Arc::clone(by), to, bytes: bytes.to_vec() });
             }
             3 if self.held.is_none() => {
@@ -137,7 +133,13 @@ fn forward(
 ) {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || send_delayed(&told));
-    let fate = |dice| Fate { dice, percent, held: None, lost: Arc::clone(lost), delayed: tell.clone() };
+    let fate = |seed| Fate {
+        dice: SplitMix::new(seed),
+        percent,
+        held: None,
+        lost: Arc::clone(lost),
+        delayed: tell.clone(),
+    };
     packets.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let mut ways: HashMap<SocketAddr, (Arc<UdpSocket>, Fate)> = HashMap::new();
     let mut bytes = [0; 2048];

@@ -9,9 +9,10 @@ mod loopback;
 
 use self::loopback::own_address;
 use crate::stress::child::LETS_GO;
-use crate::stress::{Dice, LOCKS, PATIENCE, TASK, end, ended_by, folder, judge, now_ns};
+use crate::stress::{LOCKS, PATIENCE, TASK, end, ended_by, folder, judge, now_ns};
 use lockwright::inspect::Inspector;
 use lockwright_fabric::backend::shm::space_path;
+use lockwright_fabric::random::SplitMix;
 use lockwright_server::{Server, ServerOptions};
 use lockwright_sim::check::history::{History, Log};
 use nix::sys::signal::{Signal, kill};
@@ -189,7 +190,7 @@ pub(crate) struct Stress<'a> {
     server: Child,
     /// Each with its space.
     workers: Vec<(String, Child)>,
-    dice: Dice,
+    dice: SplitMix,
     notes: Log,
     kills: u64,
     stops: u64,
@@ -221,7 +222,7 @@ impl<'a> Stress<'a> {
         let folder = folder(&format!("served-{}", plan.test.len()));
         let place = own_address().to_string();
         let server = server(&plan, &folder, &place);
-        let (notes, dice) = (Log::of_parent(&folder, now_ns).unwrap(), Dice(seed));
+        let (notes, dice) = (Log::of_parent(&folder, now_ns).unwrap(), SplitMix::new(seed));
         let url = plan.transport.url(&place);
         let spaces: Vec<_> = (0..plan.workers).map(|worker| space(&url, worker)).collect();
         let (workers, kills, stops, restarts) = (Vec::new(), 0, 0, 0);

@@ -4,6 +4,7 @@
 use super::process::{Daemon, Folder, find, free_port, quiet};
 use super::{Locker, Mode, Offers, Peer};
 use anyhow::{Context, Result, bail};
+use lockwright_fabric::random::SplitMix;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -73,7 +74,7 @@ pub(super) struct Client {
     stream: BufReader<TcpStream>,
     value: String,
     script: String,
-    random: u64,
+    random: SplitMix,
 }
 
 impl Client {
@@ -81,7 +82,7 @@ impl Client {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         let value = format!("{:?}", stream.local_addr()?);
-        let random = u64::from(stream.local_addr()?.port());
+        let random = SplitMix::new(stream.local_addr()?.port().into());
         let mut client = Self { stream: BufReader::new(stream), value, script: String::new(), random };
         client.script = client.ask(&["SCRIPT", "LOAD", UNLOCK])?.context("the script has a name")?;
         Ok(client)
@@ -103,8 +104,7 @@ impl Client {
 
     /// The random delay before the next attempt.
     pub(super) fn pause(&mut self) {
-        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        std::thread::sleep(Duration::from_micros(100 + (self.random >> 33) % 900));
+        std::thread::sleep(Duration::from_micros(100 + self.random.below(900)));
     }
 
     /// Says a command, and reads its answer: a string, a number, or nothing.

@@ -13,6 +13,7 @@
 
 use super::{Locker, Mode, Peer};
 use anyhow::{Result, ensure};
+use lockwright_fabric::random::SplitMix;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
@@ -78,19 +79,11 @@ impl Workload {
     }
 }
 
-/// A generator of random numbers: SplitMix64.
-struct Random(u64);
+struct Random(SplitMix);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
     fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.0.below(bound)
     }
 
     /// One of [`NAMES`], by the method of Gray et al., "Quickly generating billion-record synthetic databases", as in YCSB.
@@ -98,7 +91,7 @@ impl Random {
         static ZETA: OnceLock<f64> = OnceLock::new();
         let zeta = *ZETA.get_or_init(|| (1..=NAMES).map(|rank| (rank as f64).powf(-EXPONENT)).sum());
         let zeta_2 = 1.0 + 0.5_f64.powf(EXPONENT);
-        let uniform = self.next() as f64 / u64::MAX as f64;
+        let uniform = self.0.next() as f64 / u64::MAX as f64;
         let scaled = uniform * zeta;
         if scaled < 1.0 {
             return 0;
@@ -168,7 +161,7 @@ pub(super) fn rate(peer: &dyn Peer, workload: Workload, time: Duration) -> Resul
 impl Run {
     /// What client `number` does: how many cycles it did.
     fn work(&self, locker: &mut dyn Locker, number: usize) -> Result<u64> {
-        let mut random = Random(number as u64 + 1);
+        let mut random = Random(SplitMix::new(number as u64 + 1));
         let name = match self.workload {
             Workload::Own(_) => format!("own-{number}"),
             _ => "hot".to_owned(),
@@ -226,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_most_wanted_name_has_the_share_that_zipfs_law_gives_it() {
-        let mut random = Random(1);
+        let mut random = Random(SplitMix::new(1));
         let first = (0..100_000).filter(|_| random.zipf() == 0).count();
         // 1 / (the sum of rank^-0.99 over a million ranks) = 6.5 %.
         assert!((6_000..7_000).contains(&first), "{first}");

@@ -15,6 +15,7 @@ use aya::programs::{TestRun, TestRunOptions, Xdp};
 use lockwright::internal::fiss::{Request, Unacked};
 use lockwright_fabric::Message;
 use lockwright_fabric::backend::tcp::{Inbox, Subnet};
+use lockwright_fabric::random::SplitMix;
 use lockwright_locks::fisslock::datagram::{self, Ends, HEAD, HELLO, Key, Limits, MAX_WAITERS};
 use lockwright_locks::fisslock::pipeline::LockRegisters;
 use sha2::{Digest, Sha256};
@@ -43,15 +44,11 @@ const REDIRECT: u32 = 4;
 const LOAD: u32 = 27;
 const AGENT: u64 = 2 << 56;
 
-struct Dice(u64);
+struct Dice(SplitMix);
 
 impl Dice {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        self.0.next()
     }
 
     fn below(&mut self, limit: usize) -> usize {
@@ -177,7 +174,7 @@ impl World {
         program.write(decider).unwrap();
         let epoch = decider.registers().1.epoch();
         let (seqs, sent, seen) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
-        Self { core, keys, epoch, dice: Dice(seed), seqs, sent, seen }
+        Self { core, keys, epoch, dice: Dice(SplitMix::new(seed)), seqs, sent, seen }
     }
 
     /// A recovery, as it ends: another epoch, in which some locks are held, and the others free.
@@ -487,7 +484,7 @@ fn what_is_not_for_the_decider_passes_untouched() {
         change(&mut frame);
         assert_eq!(run(&program, "decide", &frame), (PASS, frame), "change {at}");
     }
-    let mut dice = Dice(3);
+    let mut dice = Dice(SplitMix::new(3));
     for _ in 0..10_000 {
         let frame: Vec<u8> = (0..14 + dice.below(200)).map(|_| dice.next() as u8).collect();
         assert_eq!(run(&program, "decide", &frame), (PASS, frame));
