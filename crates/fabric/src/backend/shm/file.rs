@@ -346,8 +346,12 @@ mod tests {
             map.u64(at).store(before, SeqCst);
             opened.unwrap_err()
         };
-        assert!(matches!(with(AT_VERSION, 1), SpaceError::OtherVersion { found: 1, ours: 2, .. }));
-        assert!(matches!(with(AT_VERSION, 3), SpaceError::OtherVersion { found: 3, ours: 2, .. }));
+        for other in [VERSION - 1, VERSION + 1] {
+            let refused = with(AT_VERSION, other);
+            assert!(
+                matches!(refused, SpaceError::OtherVersion { found, ours: VERSION, .. } if found == other)
+            );
+        }
         assert!(matches!(with(AT_BOOT, 0), SpaceError::OtherBoot(_)));
         assert!(matches!(with(AT_PID_NS, 1), SpaceError::OtherNamespace(_)));
         assert!(matches!(with(AT_TIME_NS, 1), SpaceError::OtherTimeNamespace(_)));

@@ -19,7 +19,7 @@
 //! | page 1, byte | holds |
 //! |---|---|
 //! | 4160 | where the next search for a free client slot starts |
-//! | 4224 | directory: owner of its lock |
+//! | 4224 | directory: its lock |
 //! | 4288.. | directory: names ever used, first free, references ever used, first free, live names, token floor |
 //!
 //! Page 2 has one cache line per area: its size in bytes.
@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"LOCKWRGT");
 /// Raised whenever a byte of the file changes its meaning.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 
 pub(super) const PAGE: u64 = 4096;
 pub(super) const HEADER_BYTES: u64 = 3 * PAGE;

@@ -1,4 +1,11 @@
-//! The directory's lock: a word with its owner's peer id, taken over from an owner whose process has ended.
+//! The directory's lock: a futex with its owner's peer id, taken over from an owner whose process has ended.
+//!
+//! | bits | |
+//! |---|---|
+//! | 0..31 | the owner; 0: it is free |
+//! | 31 | `WAITED_FOR`: the owner has to wake a client that sleeps |
+//!
+//! Who has slept takes it as `WAITED_FOR`, since others may sleep still.
 //!
 //! It is held for about a microsecond, never across a wait. An evicted owner keeps it: its process, stopped inside, would go
 //! on writing when it continues. Others then wait, and get an error with its pid after ten seconds. Locks that are already
@@ -11,12 +18,18 @@ use super::super::process::Process;
 use super::super::shared::Shared;
 use super::table::Table;
 use crate::addr::PeerId;
+use rustix::io::Errno;
+use rustix::thread::futex::{self, Timespec};
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-/// Attempts before a waiting client sleeps between them.
+const WAITED_FOR: u32 = 1 << 31;
+/// Attempts before a waiting client sleeps.
 const SPINS: u32 = 200;
-const NAP: Duration = Duration::from_micros(50);
+/// An owner that has it for so long may have been killed. Looking sooner costs more than the lock is held for, and a crowd of
+/// clients that all look leaves the owner no processor.
+const SUSPICIOUS: Duration = Duration::from_millis(5);
+const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: SUSPICIOUS.subsec_nanos() as _ };
 /// How long a client waits for a live owner.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
@@ -24,37 +37,48 @@ impl<'a> Table<'a> {
     /// Takes the lock, and repairs the directory if its last owner was killed while it changed it.
     pub(super) fn lock(client: &'a Client) -> Result<Self, SpaceError> {
         let (shared, me) = (&*client.shared, client.membership.peer);
-        let word = shared.map.u64(AT_NAMES_LOCK);
+        let word = shared.map.u32(AT_NAMES_LOCK);
         let began = shared.clock.now();
-        for attempt in 0.. {
+        let (mut mine, mut spins) = (me.0, 0);
+        loop {
             if !client.is_member() {
                 return Err(SpaceError::Evicted);
             }
-            match word.compare_exchange(0, me.0.into(), SeqCst, SeqCst) {
-                Ok(_) => return Ok(Self::new(shared)),
-                Err(_) if attempt < SPINS => std::hint::spin_loop(),
-                Err(owner) => {
-                    let peer = PeerId(owner as u32);
-                    if is_gone(shared, peer)
-                        && word.compare_exchange(owner, me.0.into(), SeqCst, SeqCst).is_ok()
-                    {
-                        let table = Self::new(shared);
-                        table.repair();
-                        return Ok(table);
-                    }
-                    if shared.clock.now().since(began) > PATIENCE_NS {
-                        let pid = shared.process_of(peer).map_or(0, |process| process.pid);
-                        return Err(SpaceError::DirectoryBusy { pid });
-                    }
-                    std::thread::sleep(NAP);
-                }
+            let Err(held) = word.compare_exchange(0, mine, SeqCst, SeqCst) else {
+                return Ok(Self::new(shared));
+            };
+            if spins < SPINS {
+                spins += 1;
+                std::hint::spin_loop();
+                continue;
+            }
+            let waited_for = held | WAITED_FOR;
+            if held != waited_for && word.compare_exchange(held, waited_for, SeqCst, SeqCst).is_err() {
+                continue;
+            }
+            mine = me.0 | WAITED_FOR;
+            let slept = futex::wait(word, futex::Flags::empty(), waited_for, Some(&SLEEP));
+            if slept != Err(Errno::TIMEDOUT) {
+                continue;
+            }
+            let owner = PeerId(held & !WAITED_FOR);
+            if is_gone(shared, owner) && word.compare_exchange(waited_for, mine, SeqCst, SeqCst).is_ok() {
+                let table = Self::new(shared);
+                table.repair();
+                return Ok(table);
+            }
+            if shared.clock.now().since(began) > PATIENCE_NS {
+                let pid = shared.process_of(owner).map_or(0, |process| process.pid);
+                return Err(SpaceError::DirectoryBusy { pid });
             }
         }
-        unreachable!("the loop ends by returning")
     }
 
     pub(super) fn unlock(&self) {
-        self.shared().map.u64(AT_NAMES_LOCK).store(0, SeqCst);
+        let word = self.shared().map.u32(AT_NAMES_LOCK);
+        if word.swap(0, SeqCst) & WAITED_FOR != 0 {
+            let _ = futex::wake(word, futex::Flags::empty(), 1);
+        }
     }
 }
 

@@ -50,7 +50,7 @@ mod tests {
     fn die(table: Table<'_>) {
         let shared = table.shared();
         std::mem::forget(table);
-        shared.map.u64(AT_NAMES_LOCK).store(9_999, SeqCst);
+        shared.map.u32(AT_NAMES_LOCK).store(9_999, SeqCst);
     }
 
     #[test]
