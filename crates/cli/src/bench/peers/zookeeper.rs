@@ -3,7 +3,7 @@
 
 use super::process::{Daemon, Folder, find, free_port, quiet};
 use super::{Locker, Mode, Offers, Peer, until_connected};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::collections::{HashMap, HashSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -83,19 +83,23 @@ impl Peer for ZooKeeper {
         let stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(TIMEOUT / 3))?;
-        let mut client = Client { stream, number: 0, parents: HashSet::new(), held: HashMap::new() };
+        let mut client =
+            Client { stream, is_connected: false, number: 0, parents: HashSet::new(), held: HashMap::new() };
         let mut hello = vec![0; 12];
         hello.extend_from_slice(&(TIMEOUT.as_millis() as i32).to_be_bytes());
         hello.extend_from_slice(&[0; 8]);
         put_bytes(&mut hello, &[0; 16]);
         client.send(&hello)?;
         client.receive()?;
+        client.is_connected = true;
         Ok(Box::new(client))
     }
 }
 
 struct Client {
     stream: TcpStream,
+    /// A server that has just started may take a connection and never answer it.
+    is_connected: bool,
     number: i32,
     parents: HashSet<String>,
     /// The nodes of the locks that are held.
@@ -136,6 +140,7 @@ impl Client {
                 Ok(0) => bail!("zookeeper closed the connection"),
                 Ok(read) => filled += read,
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                    ensure!(self.is_connected, "zookeeper does not answer");
                     let ping: Vec<u8> = [PONG, PING].iter().flat_map(|word| word.to_be_bytes()).collect();
                     self.send(&ping)?;
                 }
