@@ -14,6 +14,8 @@ use lockwright::inspect::{Entry, EntryState, Heat, Inspector, Permits};
 use lockwright::wire::Kind;
 use lockwright::wire::RequestId;
 use lockwright::wire::listing::Writer;
+use lockwright_fabric::Time;
+use lockwright_fabric::backend::shm::monotonic_ns;
 use lockwright_fabric::observe::Mode;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -67,7 +69,7 @@ impl LockTable {
                 entries
             }
             Some(Space::OneSided(space)) => space.entries(match space.by {
-                VerbExecutor::Cpu => self.clock(),
+                VerbExecutor::Cpu => Time(monotonic_ns()),
                 #[cfg(feature = "rdma")]
                 VerbExecutor::Nic => space.memory.now(),
             }),
