@@ -18,6 +18,13 @@ use std::time::{Duration, Instant};
 fn a_lock_of_a_cluster_has_one_holder_whichever_way_its_clients_come() {
     let Some(cluster) = Cluster::start("ways") else { return };
     let near = cluster.client();
+    for number in 0..20 {
+        let file = near.range_lock(format!("files/{number}")).unwrap();
+        assert!(
+            file.holders().expect("its shard is served").is_empty(),
+            "also by a link that has just begun"
+        );
+    }
     let far = Client::open(&format!("tcp://{}/stock", cluster.servers[1].0)).wait().expect("a client");
     for number in 0..20 {
         let name = format!("orders/{number}");

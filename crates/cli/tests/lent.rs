@@ -9,6 +9,7 @@ use scratch::Scratch;
 use serde_json::{Value, json};
 use started::Started;
 use std::process::{Command, Output};
+use std::time::Instant;
 
 /// `lockwright` with its shared memory and secrets in the test's folder.
 fn lockwright(scratch: &Scratch, args: &[&str]) -> Command {
@@ -89,6 +90,7 @@ fn a_local_lock_is_one_lock_for_both_sides_and_listed_from_either() {
     let (_served, address, _) = served(&scratch);
     let there = format!("{address}here");
     for (holds, other) in [("shm:lent:here", &there[..]), (&there, "shm:lent:here")] {
+        let began = Instant::now();
         let holder = ["run", "--space", holds, "job", "--", "sh", "-c", "echo in; exec sleep 600"];
         let holder = Started::new(lockwright(&scratch, &holder));
         assert_eq!(holder.line, "in");
@@ -98,6 +100,8 @@ fn a_local_lock_is_one_lock_for_both_sides_and_listed_from_either() {
             let listed = lines(&output(&scratch, &["ls", "--space", space, "--json"]));
             let held: Vec<_> = listed.iter().map(|entry| (&entry["lock"], &entry["state"])).collect();
             assert_eq!(held, [(&json!("job"), &json!("held"))], "{space}");
+            let (age, most) = (listed[0]["since_seconds"].as_f64().unwrap(), began.elapsed().as_secs_f64());
+            assert!(age <= most, "{space}, held by {holds}: since {age} s, and it began {most} s ago");
         }
         holder.send(Signal::SIGTERM);
         holder.end();

@@ -244,14 +244,24 @@ fn the_bench_holds_our_counters_against_the_ports() {
     }
     let began = Instant::now();
     let bench = output(&["bench", "--fabric", "rdma", "--quick"]);
-    assert!(bench.status.success(), "{}{}", out(&bench), err(&bench));
     let said = out(&bench);
+    // On a machine that is emulated a time may miss its goal. A count may not.
+    let is_missed = said.contains("MISS");
+    assert_eq!(bench.status.code(), Some(is_missed.into()), "{said}{}", err(&bench));
     assert!(said.contains("rdma_sends") && said.contains("sent_pkts"), "{said}");
+    assert!(!said.contains("DIFFERS"), "{said}");
     // READ and CAS each way; five WRITEs of the holder record, one of which wipes the mark of the grant before, so that no
     // reader takes it for this one's; a message for the request, the grant, the unlock and its answer.
     for (space, verbs) in [("by own verbs", " 9.00"), ("by the server's combiner", " 4.00")] {
         let row = said.lines().find(|line| line.contains(space)).expect(&said);
         assert!(row.contains(verbs), "{row}");
+    }
+    // Two locks of the host's processes, beside clients that come by verbs.
+    let here: Vec<_> = said.lines().filter(|line| line.contains("by CPU instructions")).collect();
+    assert!(here.len() == 2 && here.iter().all(|row| row.contains(" 0.00 ")), "{said}");
+    for held in [1, 16, 64, 256] {
+        let row = format!("one-sided range on a tree, {held} held, 1.0 round trips");
+        assert!(said.contains(&row), "{row}: {said}");
     }
     println!("{said}");
     assert!(began.elapsed() < Duration::from_secs(600));

@@ -8,6 +8,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use started::{Started, limited};
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -162,6 +164,30 @@ fn without_a_secret_only_the_servers_user_and_root_break_its_locks() {
         }
     }
     fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn who_breaks_a_lock_by_way_of_the_page_is_in_the_log() {
+    let served = Served::start("127.0.0.1:0", &["--http=127.0.0.1:0", "--state", "none"]);
+    let holder =
+        Started::new(served.client(&["run", "a", "--", "sh", "-c", "echo $LOCKWRIGHT_TOKEN; exec sleep 60"]));
+    let http = served.said["http"].as_str().unwrap();
+    let body = serde_json::json!({ "space": "stock", "lock": "61", "token": holder.line }).to_string();
+    let mut page = TcpStream::connect(http).unwrap();
+    let from = page.local_addr().unwrap();
+    let head = format!(
+        "POST /api/break HTTP/1.1\r\nHost: {http}\r\nX-Lockwright: 1\r\nContent-Length: {}",
+        body.len()
+    );
+    write!(page, "{head}\r\n\r\n{body}").unwrap();
+    let mut said = String::new();
+    page.read_to_string(&mut said).unwrap();
+    assert!(said.starts_with("HTTP/1.1 200 OK"), "{said}");
+    served.process.send(Signal::SIGTERM);
+    let log = served.process.end().2;
+    let line = log.lines().find(|line| line.contains("a lock is broken")).expect(&log);
+    let user = nix::unistd::geteuid();
+    assert!(line.contains(&format!("token={} user={user} from=\"{from}\"", holder.line)), "{line}");
 }
 
 #[test]

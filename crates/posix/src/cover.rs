@@ -11,6 +11,7 @@ use crate::extent::Extent;
 use crate::table::{Kind, Piece};
 use lockwright::inspect::Entry;
 use lockwright::{AnyGuard, ChangeError, GuardState, LockGuard, RangeLock, TryLockError};
+use std::collections::HashMap;
 
 /// See the module.
 pub trait Cover {
@@ -262,17 +263,9 @@ impl Cover for SpaceCover {
         let holders = self.lock.holders().map_err(|error| CoverError::Lost(error.to_string()))?;
         // No two grants of a lock have one token, and the pieces of one grant are of one holder.
         let is_ours = |entry: &Entry| self.guards.iter().any(|guard| Some(guard.token()) == entry.token);
-        let host = host();
-        Ok(holders.into_iter().filter(|entry| !is_ours(entry)).find_map(|entry| {
-            let range = entry.range?;
-            let held = Piece {
-                extent: Extent { start: range.start, end: range.end.min(Extent::END) },
-                kind: if entry.shared { Kind::Read } else { Kind::Write },
-                // A process's number says nothing on another host.
-                pid: if entry.host == host { entry.pid } else { 0 },
-            };
-            (held.extent.overlaps(&extent) && held.kind.conflicts(kind)).then_some(held)
-        }))
+        let others = holders.into_iter().filter(|entry| !is_ours(entry));
+        let in_the_way = |held: &Piece| held.extent.overlaps(&extent) && held.kind.conflicts(kind);
+        Ok(joined(others).into_iter().find(in_the_way))
     }
 
     fn unsettled(&self, extent: Extent) -> Extent {
@@ -287,6 +280,29 @@ impl Cover for SpaceCover {
             _ => extent,
         }
     }
+}
+
+/// What processes hold, by where it begins. The pieces that a process has side by side, of which the space knows one by one, are one.
+fn joined(entries: impl Iterator<Item = Entry>) -> Vec<Piece> {
+    let host = host();
+    let mut entries: Vec<_> = entries.filter_map(|entry| Some((entry.range.clone()?, entry))).collect();
+    entries.sort_by_key(|(range, _)| range.start);
+    let (mut held, mut last) = (Vec::<Piece>::new(), HashMap::new());
+    for (range, Entry { host: on, pid, shared, .. }) in entries {
+        let end = range.end.min(Extent::END);
+        // A process's number says nothing on another host.
+        let named = if on == host { pid } else { 0 };
+        let before = last.entry((on, pid, shared)).or_insert(held.len());
+        match held.get_mut(*before).filter(|before| before.extent.end == range.start) {
+            Some(before) => before.extent.end = end,
+            None => {
+                *before = held.len();
+                let kind = if shared { Kind::Read } else { Kind::Write };
+                held.push(Piece { extent: Extent { start: range.start, end }, kind, pid: named });
+            }
+        }
+    }
+    held
 }
 
 impl SpaceCover {

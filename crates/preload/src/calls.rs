@@ -13,6 +13,9 @@ use lockwright_posix::{BadExtent, Extent, Kind, Node, NodeFile, Owner, Request, 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+/// Of `flock`; libc does not have it.
+const LOCK_MAND: c_int = 32;
+
 /// An error number, or the answer.
 type Answer = Result<c_int, c_int>;
 
@@ -220,6 +223,8 @@ unsafe extern "C" fn flock(fd: c_int, operation: c_int) -> c_int {
                 let given = node.unlock(&found.flocks, owner, Extent::WHOLE);
                 return given.map(|()| 0).map_err(|stop| number(&stop));
             }
+            // As Linux does, which has ignored mandatory locks since 5.15.
+            operation if operation & LOCK_MAND != 0 => return Ok(0),
             _ => return Err(libc::EINVAL),
         };
         let request = Request { owner, pid: process.pid, extent: Extent::WHOLE, kind };
@@ -251,10 +256,14 @@ unsafe extern "C" fn lockf64(fd: c_int, command: c_int, len: i64) -> c_int {
                 may(found, kind)?;
                 try_take(node, &found.records, &request)
             }
-            libc::F_TEST => match node.test(&found.records, &request).map_err(|stop| number(&stop))? {
-                None => Ok(0),
-                Some(_) => Err(libc::EACCES),
-            },
+            libc::F_TEST => {
+                // As glibc asks: readers are not in the way of a test.
+                let asked = Request { kind: Kind::Read, ..request };
+                match node.test(&found.records, &asked).map_err(|stop| number(&stop))? {
+                    None => Ok(0),
+                    Some(_) => Err(libc::EACCES),
+                }
+            }
             _ => Err(libc::EINVAL),
         }
     };

@@ -16,7 +16,10 @@ pub(crate) fn duplicated(fd: c_int, made: c_int) -> c_int {
         && fd != made
         && let Some(process) = begun()
     {
-        inside(|| process.duplicate(fd, made));
+        inside(|| {
+            process.begin_anew(made);
+            process.duplicate(fd, made);
+        });
     }
     made
 }

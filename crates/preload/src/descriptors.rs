@@ -135,7 +135,23 @@ impl Process {
         self.space.starts_with("shm:")
     }
 
-    /// The descriptor, if its file is ours.
+    /// The number is a new descriptor's. What is known of it is another's, which was closed past libc.
+    pub(crate) fn begin_anew(&self, fd: i32) {
+        let known = usize::try_from(fd).ok().and_then(|fd| lock(&self.known).get_mut(fd)?.take());
+        let is_inherited = lock(&self.inherited).contains(&fd);
+        if known.is_none() && !is_inherited {
+            return;
+        }
+        if !self.is_this() {
+            return self.restore(Forgotten { fd, is_inherited: false, known, of_file: None });
+        }
+        lock(&self.inherited).retain(|other| *other != fd);
+        self.release(&Forgotten { fd, is_inherited, of_file: known.clone(), known });
+    }
+
+    /// The descriptor, if its file is ours. What is known of its number is not looked at again, which would cost as much as all
+    /// the rest: libc's functions that close are seen, and those that open, which [begin a number anew](Self::begin_anew). One
+    /// that was closed and opened past libc is not noticed.
     pub(crate) fn find(&self, fd: i32) -> Result<Option<Descriptor>, String> {
         if let Some(Some(found)) = usize::try_from(fd).ok().and_then(|fd| lock(&self.known).get(fd).cloned())
         {

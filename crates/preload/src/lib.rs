@@ -1,4 +1,5 @@
-//! `liblockwright_posix_preload.so`: `fcntl`, `lockf` and `flock` of an unmodified program, from a space. Loaded by `LD_PRELOAD`.
+//! `liblockwright_posix.so`: `fcntl`, `lockf` and `flock` of an unmodified program, from a space. Loaded by `LD_PRELOAD`. Cargo
+//! builds it as `liblockwright_posix_preload.so`, since the crate below has that name; packages have it under its own.
 //!
 //! | variable | |
 //! |---|---|
@@ -11,6 +12,7 @@
 //! | `descriptors` | which descriptors are of files that are ours, and of which description |
 //! | `calls` | what programs lock by |
 //! | `closing` | what closes and duplicates descriptors |
+//! | `opening` | what makes new ones of files |
 //! | `inside` | whether a thread is at work in here, and what handlers of signals close meanwhile |
 //! | `pause` | how a call that blocks waits, and what a signal does to it |
 //!
@@ -25,5 +27,6 @@ mod calls;
 mod closing;
 mod descriptors;
 mod inside;
+mod opening;
 mod pause;
 mod real;

@@ -15,7 +15,7 @@ pub(crate) struct Real<F> {
 unsafe impl<F> Sync for Real<F> {}
 
 impl<F: Copy> Real<F> {
-    const fn new(name: &'static std::ffi::CStr) -> Self {
+    pub(crate) const fn new(name: &'static std::ffi::CStr) -> Self {
         let found = AtomicPtr::new(std::ptr::null_mut());
         Self { name: name.as_ptr(), found, kind: std::marker::PhantomData }
     }

@@ -18,12 +18,13 @@
 //! This file does not interpret requests, except to ask who sends a `Break`; `lock_table.rs` does.
 
 use crate::combining;
+use crate::lock_table::LockTable;
 use crate::lock_table::sharded::Gate;
-use crate::lock_table::{LockTable, clock};
 use crate::one_sided::OneSidedSpace;
 use crate::socket_owner;
 use lockwright::wire::{Request, RequestId, SERVER};
 use lockwright::{AnyGuard, LockError};
+use lockwright_fabric::backend::shm::monotonic_ns;
 use lockwright_fabric::backend::tcp::{
     ConnectionInfo, HostError, Inbox, SessionEnd, VerbHost, coalesce_writes,
 };
@@ -347,8 +348,9 @@ impl VerbHost for Dispatcher {
         Capabilities::CPU
     }
 
+    /// The host's clock, which processes that are in a one-sided space by its memory have, too.
     fn now(&self) -> Time {
-        clock(self.0.began)
+        Time(monotonic_ns())
     }
 
     /// Only clients of one-sided spaces have words, so nobody else has to be trusted with any.

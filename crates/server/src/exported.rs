@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle as Runtime;
 use tokio::task::AbortHandle;
 
+/// What the server is called in listings of the host, whoever's lock it holds.
+pub(super) const PROGRAM: &str = "lockwright serve";
+
 /// A space of this host.
 #[derive(Debug)]
 pub(super) struct Exported {
@@ -63,7 +66,8 @@ impl Drop for Task {
 impl Exported {
     /// Opens the space at `address`, and makes it if it is not there.
     pub(super) fn open(address: &str) -> Result<Self, OpenError> {
-        Ok(Self { address: address.to_owned(), client: Client::open(address).wait()? })
+        let client = Client::options().program(PROGRAM).open(address).wait()?;
+        Ok(Self { address: address.to_owned(), client })
     }
 
     /// The number of its memory.

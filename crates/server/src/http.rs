@@ -1,11 +1,20 @@
 //! Just enough of HTTP/1.1 for Prometheus, curl and a browser: one request per connection, no bodies of more than a few lines.
 //!
+//! Connections that have not sent a whole request keep nobody out: the oldest of them is closed for a new one.
+//!
 //! What this file must not do: keep a connection, or read more than a request may have.
 
+use lockwright_fabric::backend::tcp::{Handshake, Handshakes};
 use std::borrow::Cow;
 use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+/// How long a request may take to arrive, and its answer to leave.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest head of a request, and the longest body.
 const MOST_HEAD: usize = 8 << 10;
 const MOST_BODY: usize = 4 << 10;
@@ -14,6 +23,54 @@ const MOST_HEADERS: usize = 64;
 /// A connection, encrypted or not.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// Serves connections until the server ends: `most` that are answered, and `most` that have not come so far; a quarter of those of one
+/// machine.
+pub(super) async fn listen<F: Future<Output = io::Result<()>> + Send + 'static>(
+    listener: TcpListener,
+    most: usize,
+    serve: impl Fn(TcpStream, Arrival) -> F,
+) {
+    let (arriving, room) = (Handshakes::new(most, most / 4), Arc::new(Semaphore::new(most)));
+    loop {
+        match listener.accept().await {
+            Ok((stream, client)) => arriving.begin(client.ip(), |handshake| {
+                let served = serve(stream, Arrival { handshake, room: Arc::clone(&room) });
+                let served = async move {
+                    // A client that went away is no news.
+                    let _ = served.await;
+                };
+                tokio::spawn(served).abort_handle()
+            }),
+            // Out of file descriptors, most likely.
+            Err(_) => {
+                arriving.close_oldest();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    }
+}
+
+/// A connection that may be closed for another one.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    handshake: Handshake,
+    room: Arc<Semaphore>,
+}
+
+impl Arrival {
+    /// Its request, when it is its turn; it is not closed for others any more. `None` if it is none, or too long.
+    pub(super) async fn request(
+        self,
+        stream: &mut (impl Stream + ?Sized),
+    ) -> io::Result<Option<(Request, OwnedSemaphorePermit)>> {
+        let Some(request) = tokio::time::timeout(PATIENCE, Request::read(stream)).await?? else {
+            return Ok(None);
+        };
+        let Ok(turn) = self.room.acquire_owned().await else { return Ok(None) };
+        Ok(self.handshake.succeeds().then_some((request, turn)))
+    }
+}
 
 /// A request that was read.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -27,7 +84,7 @@ pub(super) struct Request {
 
 impl Request {
     /// Reads a request. `None` if it is none, or too long.
-    pub(super) async fn read(stream: &mut (impl Stream + ?Sized)) -> io::Result<Option<Self>> {
+    async fn read(stream: &mut (impl Stream + ?Sized)) -> io::Result<Option<Self>> {
         let mut bytes = Vec::new();
         let (mut request, head) = loop {
             if bytes.len() > MOST_HEAD || stream.read_buf(&mut bytes).await? == 0 {

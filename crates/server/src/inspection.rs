@@ -4,7 +4,7 @@
 //! What this file must not do: answer from anything but the table, or from the space that was asked about.
 
 use super::directory::{Lock, SpaceNumber};
-use super::exported::Held;
+use super::exported::{Held, PROGRAM};
 use super::one_sided::VerbExecutor;
 use super::one_sided::sessions;
 use super::session::{RequestRecord, Session, Space, Stage};
@@ -14,6 +14,8 @@ use lockwright::inspect::{Entry, EntryState, Heat, Inspector, Permits};
 use lockwright::wire::Kind;
 use lockwright::wire::RequestId;
 use lockwright::wire::listing::Writer;
+use lockwright_fabric::Time;
+use lockwright_fabric::backend::shm::monotonic_ns;
 use lockwright_fabric::observe::Mode;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -67,7 +69,7 @@ impl LockTable {
                 entries
             }
             Some(Space::OneSided(space)) => space.entries(match space.by {
-                VerbExecutor::Cpu => self.clock(),
+                VerbExecutor::Cpu => Time(monotonic_ns()),
                 #[cfg(feature = "rdma")]
                 VerbExecutor::Nic => space.memory.now(),
             }),
@@ -171,10 +173,13 @@ fn name_sessions(table: &LockTable, entries: &mut [Entry]) {
             }
         }
     }
-    for entry in entries.iter_mut().filter(|entry| entry.pid == std::process::id()) {
+    let is_own = |entry: &&mut Entry| entry.pid == std::process::id() && entry.program == PROGRAM;
+    for entry in entries.iter_mut().filter(is_own) {
         let held = entry.token.and_then(|token| holders.get(&(entry.name.clone(), token)));
         // Its own threads are not those that asked.
         entry.thread = held.and_then(|(_, thread)| *thread);
+        // Granted, and the session's request does not say so yet.
+        entry.changing |= held.is_none() && entry.token.is_some();
         if let Some((label, _)) = held {
             entry.set_process(label);
         }
@@ -227,4 +232,65 @@ pub(super) fn entry(session: &Session, request: &RequestRecord, lock: &Lock, now
     entry.thread = request.units.thread;
     entry.set_process(&session.label);
     entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatcher::{Admission, Dispatcher, Event};
+    use crate::durable::Durable;
+    use lockwright::Client;
+    use lockwright::wire::listing::Reader;
+    use lockwright::wire::{Request, Units, VERSION};
+    use std::time::Duration;
+
+    #[test]
+    fn a_lock_that_a_session_has_just_got_on_shared_memory_is_nobodys_before_its_request_says_so() {
+        let file = std::env::temp_dir().join(format!("lockwright-scratch-inspection-{}", std::process::id()));
+        let _ = std::fs::remove_file(&file);
+        let address = format!("shm:{}", file.display());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        let (durable, recovering) = Durable::begin(None, Duration::ZERO).unwrap();
+        let table = LockTable::new(durable, recovering, vec![address.clone()], Vec::new());
+        let dispatcher = Dispatcher::new(table, Admission::Secret);
+        let here = Client::open(&address).wait().unwrap();
+        let held = here.mutex("a").unwrap().lock().wait().unwrap();
+        let mut table = dispatcher.lock_table();
+        let peer = table.admit("1 far candidate").unwrap();
+        let units = Units { handle: 1, mode: Mode::Exclusive, start: 0, end: u64::MAX, thread: None };
+        let name = LockName::new("a").unwrap();
+        for (seq, request) in (1..).zip([
+            Request::Open {
+                version: VERSION,
+                key: 1,
+                space: address.into_bytes(),
+                one_sided: false,
+                seen: 0,
+            },
+            Request::Name { handle: 1, kind: Kind::Keyed, name },
+            Request::Lock { id: 1 << 32, units, wait: true },
+        ]) {
+            table.apply(peer, Event::Request { seq, request });
+        }
+        drop(held);
+        let holder = |table: &mut LockTable| {
+            let bytes = table.list(peer, None).unwrap();
+            let mut reader = Reader(&bytes);
+            let mut entries = std::iter::from_fn(|| reader.entry());
+            entries.find(|entry| entry.state == EntryState::Held)
+        };
+        // Its task gets the lock, and cannot tell the table, which is locked.
+        let got = loop {
+            runtime.block_on(tokio::time::sleep(Duration::from_millis(1)));
+            if let Some(entry) = holder(&mut table) {
+                break entry;
+            }
+        };
+        assert!(got.changing && got.program != "candidate", "{got:?}");
+        drop(table);
+        let got = holder(&mut dispatcher.lock_table()).unwrap();
+        assert_eq!((got.changing, got.program.as_str(), got.pid), (false, "candidate", 1));
+        let _ = std::fs::remove_file(file);
+    }
 }

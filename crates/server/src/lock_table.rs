@@ -52,7 +52,6 @@ use crate::record::Record;
 use crate::session::{MAX_REQUESTS, RequestRecord, Session, Stage, Target};
 use crate::totals::Totals;
 use lockwright::wire::{DenyReason, Kind, Request, RequestId, Response, Units, slot};
-use lockwright_fabric::Time;
 use lockwright_fabric::observe::Mode;
 use lockwright_locks::combiner::core::{
     Answer as CoreAnswer, ClientId, Core, Limits, NAMES, Reply, Request as CoreRequest,
@@ -141,11 +140,6 @@ impl LockTable {
             began: Instant::now(),
             now: Instant::now(),
         }
-    }
-
-    /// The time by the clock that clients of one-sided spaces are given: counted from one second after nothing, so that none is zero.
-    pub(crate) fn clock(&self) -> Time {
-        clock(self.began)
     }
 
     pub(crate) const fn is_recovering(&self) -> bool {
@@ -578,10 +572,4 @@ impl LockTable {
         session.say(&answer(request.id));
         self.forget(peer, &request);
     }
-}
-
-/// The time since the server was started.
-pub(crate) fn clock(began: Instant) -> Time {
-    let since = began.elapsed() + Duration::from_secs(1);
-    Time(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -41,11 +41,6 @@ pub(crate) fn user(connection: &ConnectionInfo) -> Option<ClientUser> {
     Some(ClientUser { uid: theirs.uid, is_trusted: is_of_user_or_root(theirs.uid, own.uid) })
 }
 
-/// Whether the client is a process of the server's user or of root, on loopback. `false` if that cannot be found out.
-pub(crate) fn is_trusted(connection: &ConnectionInfo) -> bool {
-    user(connection).is_some_and(|user| user.is_trusted)
-}
-
 const fn is_of_user_or_root(uid: u32, own: u32) -> bool {
     uid == 0 || uid == own && uid != OVERFLOW_UID
 }
@@ -192,6 +187,7 @@ mod tests {
             if TcpListener::bind(listen).is_err() {
                 continue;
             }
+            let is_trusted = |info: &ConnectionInfo| user(info).is_some_and(|user| user.is_trusted);
             let (client, _server, info) = connected(listen);
             assert!(is_trusted(&info), "{listen}");
             assert!(!is_trusted(&ConnectionInfo { inode: info.inode + 1, ..info }), "another connection");

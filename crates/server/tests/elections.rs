@@ -1,17 +1,24 @@
-//! Elections between processes: a leader that is killed is followed by the next candidate, and observers are told of both.
+//! Elections between processes, on every kind of space: a leader that is killed is followed by the next candidate, and observers are
+//! told of both.
 #![cfg(target_os = "linux")]
 
 mod apart;
 
-use apart::{Scratch, TASK, address, holder, server};
+use apart::{LONG, Scratch, TASK, address, holder, options, server};
 use lockwright::{CampaignError, Client, LockError};
+use lockwright_fabric::backend::shm::space_path;
+use lockwright_server::Server;
 use std::time::Duration;
 
 const TEST: &str = "a_leader_that_is_killed_is_followed_by_the_next_candidate";
 
+fn open(space: &str) -> Client {
+    Client::options().timeout(LONG).open(space).wait().unwrap()
+}
+
 /// What the process does that leads first: it is killed while it does.
 fn lead(space: &str) -> ! {
-    let election = Client::open(space).wait().unwrap().election("scheduler").unwrap();
+    let election = open(space).election("scheduler").unwrap();
     let leadership = election.campaign("node-1").wait().unwrap();
     println!("holds {}", leadership.token());
     loop {
@@ -19,9 +26,10 @@ fn lead(space: &str) -> ! {
     }
 }
 
-fn leaders_follow_each_other(space: &str) {
-    let (mut first, token) = holder(space, TEST);
-    let client = Client::open(space).wait().unwrap();
+/// The leader that is killed comes to the space by `first`, the others and the observer by `space`.
+fn leaders_follow_each_other(first: &str, space: &str) {
+    let (mut first, token) = holder(first, TEST);
+    let client = open(space);
     let election = client.election("scheduler").unwrap();
     let mut leaders = election.observe();
     let seen = leaders.next().wait().unwrap();
@@ -44,9 +52,62 @@ fn a_leader_that_is_killed_is_followed_by_the_next_candidate() {
         lead(&space);
     }
     let server = server();
-    leaders_follow_each_other(&address(&server));
     let file = Scratch::new("elections");
-    leaders_follow_each_other(&format!("shm:{}", file.0.display()));
+    for space in [address(&server), format!("shm:{}", file.0.display())] {
+        leaders_follow_each_other(&space, &space);
+    }
+}
+
+#[test]
+fn leaders_follow_each_other_in_exported_spaces_and_the_host_knows_their_tokens() {
+    let file = Scratch::new("exported-elections");
+    let here = format!("shm:{}", file.0.display());
+    let server = Server::start(options().export(here.clone())).unwrap();
+    let there = format!("{}/{here}", address(&server));
+    leaders_follow_each_other(&there, &there);
+    leaders_follow_each_other(&here, &there);
+    let leadership = open(&there).election("scheduler").unwrap().campaign("node-1").wait().unwrap();
+    let seen = open(&here).election("scheduler").unwrap().leader().unwrap().unwrap();
+    assert_eq!((seen.name.as_str(), seen.token), ("lockwright serve", leadership.token()));
+}
+
+#[test]
+fn leaders_follow_each_other_in_one_sided_spaces() {
+    let server = Server::start(options().lend("stock")).unwrap();
+    let space = format!("{}/lent:stock", address(&server));
+    leaders_follow_each_other(&space, &space);
+}
+
+#[test]
+fn leaders_follow_each_other_by_verbs_and_by_instructions() {
+    let name = format!("elections-{}", std::process::id());
+    let _file = Scratch(space_path(&format!("lent.{name}")).unwrap());
+    let server = Server::start(options().lend_local(&name, 4).unwrap()).unwrap();
+    let (here, there) = (format!("shm:lent:{name}"), format!("{}/lent:{name}", address(&server)));
+    for (first, then) in [(&here, &there), (&there, &here)] {
+        leaders_follow_each_other(first, then);
+    }
+    // Room for the host, and what comes by verbs has the user before it, too.
+    for space in [here, there] {
+        let election = open(&space).election("long").unwrap();
+        let refused = election.campaign(&"x".repeat(56)).wait().unwrap_err().to_string();
+        let room =
+            refused.split_once("has ").and_then(|(_, rest)| rest.split_once(" bytes")).expect(&refused).0;
+        let longest = "x".repeat(room.parse().unwrap());
+        let leadership = election.campaign(&longest).wait().unwrap();
+        assert_eq!(election.leader().unwrap().unwrap().name, longest, "{space}");
+        drop(leadership);
+    }
+}
+
+#[cfg(feature = "fiss")]
+#[test]
+fn leaders_follow_each_other_behind_a_decider() {
+    use lockwright_server::{Switch, SwitchOptions};
+    let listen = "127.0.0.1:0".parse().unwrap();
+    let switch = Switch::start(SwitchOptions { listen, locks: 1 << 10, ..SwitchOptions::default() }).unwrap();
+    let space = format!("fiss://{}/stock", switch.address());
+    leaders_follow_each_other(&space, &space);
 }
 
 #[test]

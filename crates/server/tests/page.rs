@@ -67,6 +67,8 @@ fn only_the_page_itself_breaks_locks_and_only_by_the_name_of_this_machine() {
     assert_eq!(guard.state(), lockwright::GuardState::Held);
     assert_eq!(ask(&[("Host", &host), ("X-Lockwright", "1"), ("Origin", &own)]), 200);
     eventually("it is lost", || guard.state() == lockwright::GuardState::Lost);
+    let (_, metrics) = answer(http, "GET /metrics", &[("Host", &host)], "");
+    assert!(metrics.contains("lockwright_broken_total 1\n"), "{metrics}");
 }
 
 #[test]
@@ -105,4 +107,26 @@ fn a_retained_lock_is_shown_as_such_and_permits_as_permits() {
     let permit = one.semaphore("b", 4).unwrap().acquire_many(3).wait().unwrap();
     assert_eq!(look(http, "62")["entries"][0]["permits"], json!([3, 4]));
     drop(permit);
+}
+
+#[test]
+fn connections_that_say_nothing_keep_nobody_from_page_and_metrics() {
+    let here = "127.0.0.1:0".parse().unwrap();
+    let server = Server::start(options().http(here).metrics(here)).unwrap();
+    for (at, line) in [(server.http().unwrap(), "GET /"), (server.metrics().unwrap(), "GET /metrics")] {
+        // Some of them have said a little. All in front of the last one, each for as long as a request may take, would be half a minute.
+        let silent: Vec<_> = (0..400)
+            .map(|index| {
+                let mut stream = TcpStream::connect(at).unwrap();
+                stream.write_all(&b"GET / HT"[..index % 8]).unwrap();
+                stream
+            })
+            .collect();
+        let mut asks = ask(at, line, &[("Host", &at.to_string())], "");
+        asks.set_read_timeout(Some(apart::LONG)).unwrap();
+        let mut text = String::new();
+        asks.read_to_string(&mut text).expect("it is answered");
+        assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
+        drop(silent);
+    }
 }

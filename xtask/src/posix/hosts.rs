@@ -1,15 +1,20 @@
 //! Two hosts and a server, as network namespaces behind one bridge. Their mounts are of the same files, which is as if both had
-//! the same network file system.
+//! the same network file system. The server is one alone, and later one of a cluster, with its etcd beside it.
 
 use super::ways::{Mount, NotMounted, Server};
+use std::ffi::OsStr;
 use std::fs::OpenOptions;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Who there is, and the last part of its address.
 const NAMES: [(&str, u32); 3] = [("server", 1), ("one", 2), ("two", 3)];
+
+/// How long an etcd may take to come up.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// See the module. All is gone when this is dropped.
 pub(super) struct Hosts {
@@ -24,9 +29,7 @@ struct Network {
 }
 
 fn ip(args: &[&str]) -> bool {
-    let mut ip = Command::new("ip");
-    ip.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    ip.status().is_ok_and(|status| status.success())
+    quiet(Command::new("ip").args(args)).status().is_ok_and(|status| status.success())
 }
 
 impl Hosts {
@@ -52,19 +55,83 @@ impl Hosts {
         Ok(Some(Self { server: Some(server), network, secret }))
     }
 
+    /// The space of the server that is alone.
+    pub(super) fn space(&self) -> String {
+        self.server.as_ref().map(|server| server.address.clone()).unwrap_or_default()
+    }
+
     /// A mount on one of the hosts.
     pub(super) fn mount(
         &self,
         program: &Path,
         host: &str,
         folders: (PathBuf, PathBuf),
+        space: &str,
     ) -> Result<Mount, NotMounted> {
         let mut command = self.network.command(host, program);
         command.arg("mount");
-        let space = self.server.as_ref().map(|server| server.address.clone()).unwrap_or_default();
         let secret = self.secret.to_string_lossy();
-        Mount::start_as(command, folders, &space, &["--name", "files", "--secret-file", &secret])
+        Mount::start_as(command, folders, space, &["--name", "files", "--secret-file", &secret])
     }
+
+    /// A cluster of one server, on an etcd that is found on `path`.
+    pub(super) fn cluster(&self, program: &Path, folder: &Path, path: &OsStr) -> Result<Cluster, String> {
+        let at = address("server");
+        let mut cluster = Cluster {
+            processes: Vec::new(),
+            folder: folder.join("etcd"),
+            space: format!("cluster://{at}:2379/posix/files"),
+        };
+        let mut etcd = self.network.command("server", Path::new("etcd"));
+        etcd.env("PATH", path).arg("--unsafe-no-fsync").arg("--data-dir").arg(&cluster.folder);
+        etcd.args(["--listen-client-urls", "http://0.0.0.0:2379"]);
+        etcd.args(["--advertise-client-urls", &format!("http://{at}:2379")]);
+        cluster.processes.push(quiet(&mut etcd).spawn().map_err(|error| error.to_string())?);
+        let began = Instant::now();
+        let mut asked = self.network.command("server", Path::new("etcdctl"));
+        quiet(asked.env("PATH", path).args(["endpoint", "health"]));
+        while !asked.status().is_ok_and(|status| status.success()) {
+            if began.elapsed() > PATIENCE {
+                return Err("etcd does not answer".to_owned());
+            }
+        }
+        let mut serve = self.network.command("server", program);
+        serve.args(["serve", "--cluster", "etcd://127.0.0.1:2379/posix", "--shards", "2"]);
+        serve
+            .args(["--listen", &format!("{at}:5700"), "--secret-file"])
+            .arg(&self.secret)
+            .current_dir(folder);
+        let mut server =
+            quiet(&mut serve).stdout(Stdio::piped()).spawn().map_err(|error| error.to_string())?;
+        let said = server.stdout.take().map(BufReader::new);
+        cluster.processes.push(server);
+        match said.map(|mut said| said.read_line(&mut String::new())) {
+            Some(Ok(1..)) => Ok(cluster),
+            _ => Err("the server of a cluster does not start".to_owned()),
+        }
+    }
+}
+
+/// Ended when it is dropped.
+pub(super) struct Cluster {
+    processes: Vec<Child>,
+    /// etcd's.
+    folder: PathBuf,
+    pub(super) space: String,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for process in self.processes.iter_mut().rev() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn quiet(command: &mut Command) -> &mut Command {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null())
 }
 
 impl Drop for Hosts {

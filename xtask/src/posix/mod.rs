@@ -1,6 +1,6 @@
 //! `cargo xtask posix`: programs that are not ours, unmodified, with locks that are. They come to them in two ways: with
 //! `liblockwright_posix.so` loaded, or through `lockwright mount`; over shared memory, over tcp, and with two mounts that see
-//! the server from two network namespaces, as from two hosts, which the programs take turns to use.
+//! the server, or a cluster, from two network namespaces, as from two hosts, which the programs take turns to use.
 //!
 //! | step | passes if |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | git | its lock files: four processes make tags of one repository |
 //! | dpkg | four processes install packages into one database, which is whole in the end |
 //! | python | the standard library's own tests of `fcntl` and mailboxes |
+//! | answers | a program of ours says with the library, and on a mount, what it says with the kernel's locks |
 //! | kernel | the state machine against the kernel, in more random operations than the tests have |
 //!
 //! What is left out under the library, which cannot give it: locks of open file descriptions that a child shares with its parent
@@ -20,6 +21,7 @@ mod hosts;
 mod programs;
 pub(crate) mod ways;
 
+use crate::etcd;
 use crate::names::{COMMAND_PROGRAM, TESTED};
 use crate::setup::Need;
 use crate::steps::{self, Ended, step};
@@ -34,7 +36,7 @@ const PACKAGE: &str = "lockwright-preload";
 const LIBRARY: &str = "liblockwright_posix_preload.so";
 /// Random operations against the kernel.
 const OPERATIONS: &str = "200000";
-/// What the short version runs on mounts.
+/// What the short version runs on mounts, and the whole one on those of a cluster.
 const SHORT: &[&str] = &["stress-ng", "sqlite3", "flock"];
 
 /// All steps in every way.
@@ -61,7 +63,7 @@ fn all(root: &Path, may: bool, whole: bool) -> Vec<Ended> {
         return vec![Ended::Skipped];
     }
     let mut ended = if whole { own(root) } else { Vec::new() };
-    let tried = build(root).and_then(|built| built.all(&mut ended, whole));
+    let tried = build(root).and_then(|built| built.all(root, &mut ended, whole));
     if let Err(why) = tried {
         println!("{why}");
         ended.push(Ended::Failed);
@@ -78,7 +80,10 @@ fn own(root: &Path) -> Vec<Ended> {
             if status.is_ok_and(|status| status.success()) { Ended::Passed } else { Ended::Failed }
         })
     };
-    vec![test("kernel", &["--package", "lockwright-posix", "--test", "kernel", "--", "--nocapture"])]
+    vec![
+        test("answers", &["--package", PACKAGE, "--package", "lockwright-mount", "--test", "answers"]),
+        test("kernel", &["--package", "lockwright-posix", "--test", "kernel", "--", "--nocapture"]),
+    ]
 }
 
 /// What was built for this, and where programs work.
@@ -107,7 +112,7 @@ impl Drop for Built {
 }
 
 impl Built {
-    fn all(&self, ended: &mut Vec<Ended>, whole: bool) -> Result<(), String> {
+    fn all(&self, root: &Path, ended: &mut Vec<Ended>, whole: bool) -> Result<(), String> {
         let secs = if whole { 5 } else { 2 };
         let (every, few) = (&STEPS.map(|(name, _)| name)[..], if whole { None } else { Some(SHORT) });
         let few = few.unwrap_or(every);
@@ -133,10 +138,25 @@ impl Built {
             ended.push(Ended::Skipped);
             return Ok(());
         };
-        self.mounted("two hosts' mounts, tcp", ended, (secs, few), || {
-            let start = |name| hosts.mount(&self.program, name, at(name));
+        let both = |space: &str| {
+            let start = |name| hosts.mount(&self.program, name, at(name), space);
             Ok(vec![start("one")?, start("two")?])
-        })
+        };
+        self.mounted("two hosts' mounts, tcp", ended, (secs, few), || both(&hosts.space()))?;
+        if !whole {
+            return Ok(());
+        }
+        match etcd::path(root) {
+            Ok(path) => {
+                let cluster = hosts.cluster(&self.program, &self.folder, &path)?;
+                self.mounted("two hosts' mounts, cluster", ended, (secs, SHORT), || both(&cluster.space))
+            }
+            Err(why) => {
+                println!("\n== two hosts' mounts, cluster: skipped: there is no etcd, and {why}");
+                ended.push(Ended::Skipped);
+                Ok(())
+            }
+        }
     }
 
     /// The steps on mounts, or one line that says why there are none.

@@ -75,6 +75,10 @@ pub(super) fn run(what: &str, space: &str) -> Result<()> {
         println!("{space}");
         return super::udp_lock::serve(&socket);
     }
+    #[cfg(feature = "rdma")]
+    if what == "beside" {
+        return super::one_sided::partner(space);
+    }
     if what == "fcntl" {
         return super::posix::partner(space, core.parse()?);
     }

@@ -2,7 +2,7 @@
 //!
 //! An election is the mutex of that name: its holder leads. A candidate's name is what its client is called in listings, so every
 //! campaign is a client of its own, opened under that name; an observer reads name and token in one line of the listing, which the
-//! space writes with the grant. In `mem:`, which nobody can list, leaders are noted beside the space.
+//! space, or the leader itself, writes with the grant. In `mem:`, which nobody can list, leaders are noted beside the space.
 //!
 //! What this file must not do: let a candidate lead that does not hold the mutex.
 
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 /// The longest name of a candidate, in bytes.
 const CANDIDATE_MAX: usize = 64;
-/// What a client of a space on this host may be called, with the host before it.
+/// What a client may be called in a space that is a file of a host, with the host before it.
 #[cfg(target_os = "linux")]
 const LOCAL_LABEL_MAX: usize = 56;
 
@@ -33,7 +33,7 @@ const LOCAL_LABEL_MAX: usize = 56;
 /// ```
 /// use lockwright::Client;
 ///
-/// let client = Client::open("mem:").wait()?; // or "shm:", "tcp://db7/stock", "cluster://…"
+/// let client = Client::open("mem:").wait()?; // or any other space
 /// let election = client.election("scheduler")?;
 /// let leadership = election.campaign("node-7").wait()?;
 /// println!("leading; writes carry token {}", leadership.token());
@@ -133,10 +133,10 @@ impl Drop for Note {
 
 impl Client {
     /// The election called `name`. It is the [mutex](Self::mutex) of that name: who holds that, leads, so `lockwright run NAME` on
-    /// a shell takes part in it. `mem:`, `shm:`, and servers' own spaces (`tcp://`, `rdma://`, `cluster://`) have elections.
+    /// a shell takes part in it.
     ///
     /// # Errors
-    /// If the name cannot be one, or the space has no elections.
+    /// If the name cannot be one.
     ///
     /// ```
     /// # let client = lockwright::Client::open("mem:").wait().unwrap();
@@ -146,24 +146,7 @@ impl Client {
     pub fn election(&self, name: impl AsRef<[u8]>) -> Result<Election, HandleError> {
         let name = LockName::new(name)?;
         self.check().map_err(|pid| HandleError::OtherProcess { pid })?;
-        if !has_elections(self.address()) {
-            return Err(HandleError::Unsupported("elections"));
-        }
         Ok(Election { client: self.clone(), name })
-    }
-}
-
-/// Whether listings of the space at `address` say what its clients call themselves.
-fn has_elections(address: &str) -> bool {
-    match Address::parse(address) {
-        Ok(Address::Mem) => true,
-        #[cfg(target_os = "linux")]
-        Ok(Address::Shm(_) | Address::Cluster { .. }) => true,
-        #[cfg(target_os = "linux")]
-        Ok(Address::Served { space, .. }) => {
-            crate::remote::one_sided::wanted(&space).is_none() && !space.starts_with(b"shm:")
-        }
-        _ => false,
     }
 }
 
@@ -182,9 +165,10 @@ impl Election {
     /// Stands for election as `candidate`, and waits until it leads. `.await` it, or `.wait()`. Candidates are elected in the order
     /// in which they came, as far as the space is [fair](crate::guide#fairness).
     ///
-    /// A candidate's name has up to 64 bytes, without control characters and without blanks at its ends; on `shm:` it must fit
-    /// into 55 bytes together with the host's. Two candidates of one name are two candidates. A campaign is a client of its own: it
-    /// counts as one in the space, and a leader's lease is that of the client's options.
+    /// A candidate's name has up to 64 bytes, without control characters and without blanks at its ends. On `shm:`, and in one-sided
+    /// spaces that processes of the server's host are in, too, it must fit into 55 bytes together with the host's, and the user's if
+    /// it comes by verbs. Two candidates of one name are two candidates. A campaign is a client of its own: it counts as one in the
+    /// space, and a leader's lease is that of the client's options.
     ///
     /// ```
     /// # async fn lead(token: u64) {}
@@ -236,6 +220,9 @@ impl Election {
     /// less than that may be left out, and the leader that it is told of may have been followed by another meanwhile. Only the
     /// token covers that.
     ///
+    /// A look into a `fiss://` space asks all its clients, so it is made once a second at most, and a leader whose process is stopped
+    /// is not seen. Who leads an exported `shm:` space by way of the server is `lockwright serve` to observers on the host.
+    ///
     /// ```
     /// # async fn example(client: lockwright::Client) -> Result<(), Box<dyn std::error::Error>> {
     /// let mut leaders = client.election("scheduler")?.observe();
@@ -251,7 +238,7 @@ impl Election {
 }
 
 /// Refuses what a listing would show otherwise.
-fn check_candidate(candidate: &str, address: &str) -> Result<(), CampaignError> {
+fn check_candidate(candidate: &str, client: &Client) -> Result<(), CampaignError> {
     let refuse = |why: String| Err(CampaignError::Candidate(why));
     if candidate.is_empty() || candidate.len() > CANDIDATE_MAX {
         return refuse(format!("a name has 1 to {CANDIDATE_MAX} bytes, not {}", candidate.len()));
@@ -260,14 +247,30 @@ fn check_candidate(candidate: &str, address: &str) -> Result<(), CampaignError> 
         return refuse("a name has no control characters, and no blanks at its ends".to_owned());
     }
     #[cfg(target_os = "linux")]
-    if let Ok(Address::Shm(_)) = Address::parse(address) {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let room = LOCAL_LABEL_MAX.saturating_sub(host.trim().len() + 1);
+    if let Some(before) = listed_before(client)? {
+        let room = LOCAL_LABEL_MAX.saturating_sub(before);
         if candidate.len() > room {
             return refuse(format!("on this host a name has {room} bytes at most, not {}", candidate.len()));
         }
     }
     Ok(())
+}
+
+/// Bytes in front of a client's name, in spaces whose listings have little room.
+#[cfg(target_os = "linux")]
+fn listed_before(client: &Client) -> Result<Option<usize>, LockError> {
+    use crate::client::label;
+    use crate::remote::one_sided::wanted;
+    // The client's pid is kept apart.
+    let label = label::of(Some(""));
+    let (_, before) = label.split_once(' ').expect("a pid, then user and host");
+    Ok(match Address::parse(client.address()) {
+        Ok(Address::Shm(_) | Address::Local(_)) => before.rsplit('@').next().map(str::len),
+        Ok(Address::Served { space, .. }) if wanted(&space).is_some() => {
+            (client.protocols()?.keyed == "qplock-member").then_some(before.len())
+        }
+        _ => None,
+    })
 }
 
 /// A campaign under way: await it, or [`wait`](Self::wait) for it.
@@ -307,7 +310,7 @@ impl Campaign {
     /// How the space is opened for the candidate; `None` if this client will do.
     fn reopened(&self) -> Result<Option<crate::client::Open>, CampaignError> {
         let client = &self.election.client;
-        check_candidate(&self.candidate, client.address())?;
+        check_candidate(&self.candidate, client)?;
         client.check().map_err(|pid| HandleError::OtherProcess { pid })?;
         let own = matches!(Address::parse(client.address()), Ok(Address::Mem));
         // A lock that stays with its client is nobody's leadership: it is given back when the leader resigns.

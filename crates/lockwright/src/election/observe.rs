@@ -2,8 +2,12 @@
 //!
 //! Only the newest leader that the observer has not heard of is kept, so a slow one costs no memory. An error is told once, when it
 //! begins; meanwhile it is tried again. A look takes at most a tenth of the time, however long the listing is.
+//!
+//! What this file must not do: tell of a leader that the listing is not sure of.
 
 use super::{Election, Leader, Noted};
+#[cfg(target_os = "linux")]
+use crate::client::Address;
 use crate::client::Client;
 use crate::name::LockName;
 use std::fmt;
@@ -14,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// Between two looks, at least.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The same, where a look asks all clients of the space.
+#[cfg(all(target_os = "linux", feature = "fiss"))]
+const PAUSE_OF_ALL: Duration = Duration::from_secs(1);
 /// How much longer than a look the pause after it is, at least.
 const REST: u32 = 9;
 /// Between two looks, at most.
@@ -70,9 +77,24 @@ impl LeaderLookup {
                 }
                 let entries = entries.map_err(|error| failed(error.to_string()))?;
                 // The mutex changed hands meanwhile: the next look says who has it.
-                let leads = entries.into_iter().find(|entry| leads(entry) && !entry.changing);
-                Ok(leads.and_then(|entry| Some(Leader { token: entry.token?, name: entry.program })))
+                let leads = entries.into_iter().filter(|entry| leads(entry) && !entry.changing);
+                // In one-sided spaces a client gives a lock back before it strikes itself off.
+                let newest = leads.max_by_key(|entry| entry.token);
+                Ok(newest.and_then(|entry| Some(Leader { token: entry.token?, name: entry.program })))
             }
+        }
+    }
+
+    /// Between two looks, at least.
+    fn pause(&self) -> Duration {
+        match &self.source {
+            #[cfg(all(target_os = "linux", feature = "fiss"))]
+            Source::Listed { client, .. }
+                if matches!(Address::parse(client.address()), Ok(Address::Fiss { .. })) =>
+            {
+                PAUSE_OF_ALL
+            }
+            _ => PAUSE,
         }
     }
 }
@@ -87,7 +109,7 @@ fn leads(entry: &crate::inspect::Entry) -> bool {
 impl Source {
     fn new(client: &Client) -> Self {
         #[cfg(target_os = "linux")]
-        if !matches!(crate::client::Address::parse(client.address()), Ok(crate::client::Address::Mem)) {
+        if !matches!(Address::parse(client.address()), Ok(Address::Mem)) {
             return Self::Listed { client: client.clone(), inspector: None };
         }
         Self::Noted(Arc::clone(client.noted()))
@@ -275,7 +297,7 @@ fn run(shared: &Shared, mut lookup: LeaderLookup) {
             return;
         }
         seen.into_iter().for_each(|seen| shared.tell(seen));
-        let pause = (began.elapsed() * REST).clamp(PAUSE, LONGEST_PAUSE);
+        let pause = (began.elapsed() * REST).clamp(lookup.pause(), LONGEST_PAUSE);
         let until = Instant::now() + pause;
         let mut state = shared.state();
         loop {

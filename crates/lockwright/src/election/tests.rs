@@ -55,13 +55,3 @@ fn a_name_that_a_listing_would_show_otherwise_is_refused_in_one_line() {
     }
     assert_eq!(election.leader().unwrap(), None);
 }
-
-#[test]
-fn spaces_whose_listings_do_not_say_names_have_no_elections() {
-    for address in ["fiss://db7/x", "tcp://db7/shm:", "tcp://db7/lent:x", "shm:lent:x", "nonsense"] {
-        assert!(!has_elections(address), "{address}");
-    }
-    for address in ["mem:", "shm:", "shm:jobs", "tcp://db7/stock", "tcp://db7/stock?retain=off"] {
-        assert!(has_elections(address), "{address}");
-    }
-}

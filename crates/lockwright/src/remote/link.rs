@@ -162,7 +162,7 @@ impl Remote {
             }
             line = self.opened.wait_timeout(line, left).unwrap_or_else(PoisonError::into_inner).0;
         }
-        if line.table.is_ready() || line.elsewhere { Ok(()) } else { Err(line.table.fatal.take()) }
+        if line.table.is_ready() || line.elsewhere { Ok(()) } else { Err(line.table.fatal.clone()) }
     }
 
     /// Whether the server is one of a cluster, whose map says where the space's locks are.

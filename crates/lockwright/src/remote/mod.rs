@@ -234,6 +234,8 @@ impl Locker for RemoteBackend {
     /// As the last call returned it: what the server has made of a change that was given up shows with the next one.
     fn entries_of(&self, name: &LockName, _: Claim) -> Result<Vec<Entry>, LockError> {
         let of = Some(name.clone());
+        // A link to a shard, begun with the first name in it, has no session at once. If there is none in time, the question says so.
+        let _ = self.remote.wait_until_ready(Instant::now() + self.remote.timeout());
         let asked = inquiry::Inquiry::new(&self.remote, |id| Request::List { id, of });
         let mut entries = Reader(&driver::outcome(&self.remote, asked)?).entries();
         // Servers of earlier releases list all.

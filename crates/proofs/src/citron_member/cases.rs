@@ -98,6 +98,8 @@ fn with_deaths() -> Vec<Case<MemberParams>> {
         killed(flat("killed-reader", &[read(0, 4), read(0, 1), write(0, 1)])),
         killed(mixed("killed-on-every-level", 2, &[ROOT, INNER, LEAF])),
         killed(mixed("killed-across-nodes", 1, &[TWO_LEAVES, write(4, 8)])),
+        killed(flat("killed-among-overlapping", &[tries(read(0, 2)), write(1, 2), tries(write(0, 1))])),
+        killed(flat("killed-below-a-waiter", &[tries(write(0, 2)), tries(write(1, 2)), write(0, 4)])),
         killed(flat("killed-and-tried", &[tries(write(0, 1)), write(0, 4), tries(read(0, 1))])),
         killed(flat("killed-while-downgrading", &[read(0, 1), write(0, 4)]).then(Change::Downgrade)),
         flat("killed-twice", &[write(0, 1), write(0, 4)]).crashes(2),

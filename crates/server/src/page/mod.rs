@@ -18,10 +18,10 @@ mod summary;
 
 use self::summary::Question;
 use crate::dispatcher::Dispatcher;
-use crate::http::{Request, Response, Stream};
+use crate::http::{self, Arrival, PATIENCE, Request, Response, Stream};
 use crate::{metrics, socket_owner};
 use lockwright::LockName;
-use lockwright_fabric::backend::tcp::{Secret, TlsServer, connection_info};
+use lockwright_fabric::backend::tcp::{ConnectionInfo, Secret, TlsServer, connection_info};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -33,8 +33,6 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// How long a request and its answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections at a time, and pages among them.
 const CONNECTIONS: usize = 64;
 const PAGES: usize = 32;
@@ -99,6 +97,13 @@ enum Visitor {
     Stranger,
 }
 
+/// Where a request came from, for the log: whose process sent it, as the kernel knows it, and from which address.
+#[derive(Clone, Copy, Debug)]
+struct Origin<'a> {
+    user: Option<u32>,
+    info: &'a ConnectionInfo,
+}
+
 impl Page {
     pub(super) fn new(view: Arc<dyn View>, secret: Option<Secret>, tls: Option<TlsServer>) -> Arc<Self> {
         let (logins, pages) = (Mutex::default(), Arc::new(Semaphore::new(PAGES)));
@@ -107,46 +112,26 @@ impl Page {
 
     /// Answers until the server ends.
     pub(super) async fn answer(self: Arc<Self>, listener: TcpListener) {
-        let room = Arc::new(Semaphore::new(CONNECTIONS));
-        loop {
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-            match listener.accept().await {
-                Ok((stream, _)) => {
-                    let page = Arc::clone(&self);
-                    tokio::spawn(async move {
-                        // A browser that went away is no news.
-                        let _ = page.connection(stream).await;
-                        drop(permit);
-                    });
-                }
-                // Out of file descriptors, most likely.
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        }
+        http::listen(listener, CONNECTIONS, |stream, arrival| Arc::clone(&self).connection(stream, arrival))
+            .await;
     }
 
-    async fn connection(&self, stream: TcpStream) -> io::Result<()> {
+    async fn connection(self: Arc<Self>, stream: TcpStream, arrival: Arrival) -> io::Result<()> {
         let Some(info) = connection_info(&stream) else { return Ok(()) };
-        let loopback = info.server.ip().to_canonical().is_loopback();
         match &self.tls {
-            None => self.one(stream, loopback, || socket_owner::is_trusted(&info)).await,
+            None => self.one(stream, &info, arrival).await,
             Some(tls) => {
                 let stream = tokio::time::timeout(PATIENCE, tls.accept(stream)).await??;
-                self.one(stream, loopback, || socket_owner::is_trusted(&info)).await
+                self.one(stream, &info, arrival).await
             }
         }
     }
 
-    async fn one(
-        &self,
-        mut stream: impl Stream,
-        loopback: bool,
-        is_own_user: impl FnOnce() -> bool,
-    ) -> io::Result<()> {
-        let Some(request) = tokio::time::timeout(PATIENCE, Request::read(&mut stream)).await?? else {
-            return Ok(());
-        };
-        let visitor = if is_own_user() || self.is_logged_in(&request) {
+    async fn one(&self, mut stream: impl Stream, info: &ConnectionInfo, arrival: Arrival) -> io::Result<()> {
+        let Some((request, _turn)) = arrival.request(&mut stream).await? else { return Ok(()) };
+        let loopback = info.server.ip().to_canonical().is_loopback();
+        let user = socket_owner::user(info);
+        let visitor = if user.is_some_and(|user| user.is_trusted) || self.is_logged_in(&request) {
             Visitor::Trusted
         } else if self.secret.is_none() {
             Visitor::Local
@@ -163,11 +148,12 @@ impl Page {
         {
             return self.feed(&request, &mut stream).await;
         }
-        let response = self.respond(&request, visitor).await;
+        let response =
+            self.respond(&request, visitor, Origin { user: user.map(|user| user.uid), info }).await;
         tokio::time::timeout(PATIENCE, protected(response).write(&mut stream)).await?
     }
 
-    async fn respond(&self, request: &Request, visitor: Visitor) -> Response {
+    async fn respond(&self, request: &Request, visitor: Visitor, origin: Origin<'_>) -> Response {
         let asset = |kind, text: &'static str| Response::new("200 OK", kind, text.as_bytes());
         let log_in = || Response::text("401 Unauthorized", "log in with the server's secret");
         match (request.method.as_str(), request.path.as_str()) {
@@ -192,13 +178,13 @@ impl Page {
                 "403 Forbidden",
                 "only the server's user and root may break locks here; with --secret-file all users who log in",
             ),
-            ("POST", "/api/break") => self.break_grant(&request.body).await,
+            ("POST", "/api/break") => self.break_grant(&request.body, origin).await,
             ("GET" | "POST", _) => Response::text("404 Not Found", "there is no such page"),
             _ => Response::text("405 Method Not Allowed", "only GET and POST"),
         }
     }
 
-    async fn break_grant(&self, body: &[u8]) -> Response {
+    async fn break_grant(&self, body: &[u8], Origin { user, info }: Origin<'_>) -> Response {
         let bad = |why: &str| Response::text("400 Bad Request", why);
         let Ok(asked) = serde_json::from_slice::<Value>(body) else { return bad("that is not JSON") };
         let name = asked["lock"].as_str().and_then(unhex).and_then(|name| LockName::new(name).ok());
@@ -209,7 +195,8 @@ impl Page {
         };
         match self.take_away(space, &name, token).await {
             Ok(true) => {
-                tracing::warn!(lock = %name, token, "a lock was broken, by way of the page");
+                let from = info.client.to_string();
+                tracing::warn!(%name, token, user, from, "a lock is broken, by way of the page");
                 json_response(&json!({ "broken": true }))
             }
             Ok(false) => Response::text("409 Conflict", "that grant is over"),
@@ -224,7 +211,9 @@ impl Page {
             let mut table = dispatcher.lock_table();
             let Some(space) = table.directory.find_space(space.as_bytes()) else { continue };
             if table.sharded.is_none() {
-                return table.break_own(space, name, token);
+                let broken = table.break_own(space, name, token)?;
+                table.totals.broken += u64::from(broken);
+                return Ok(broken);
             }
             waits = waits.or_else(|| table.break_for_page(space, name, token));
         }

@@ -9,9 +9,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::AbortHandle;
 
-/// See the module.
+/// The connections of a listener whose clients have not shown yet who they are. At most so many in all and of one source, the oldest of
+/// those closed for a new one; a source is an IPv4 address, or a /64 of IPv6.
 #[derive(Debug)]
-pub(super) struct Handshakes {
+pub struct Handshakes {
     max: usize,
     max_per_source: usize,
     waiting: Mutex<Waiting>,
@@ -48,7 +49,8 @@ impl Waiting {
 }
 
 impl Handshakes {
-    pub(super) fn new(max: usize, max_per_source: usize) -> Arc<Self> {
+    /// At most `max` in all, and `max_per_source` of one source.
+    pub fn new(max: usize, max_per_source: usize) -> Arc<Self> {
         let (max, max_per_source) = (max.max(1), max_per_source.max(1));
         Arc::new(Self { max, max_per_source, waiting: Mutex::default() })
     }
@@ -58,7 +60,7 @@ impl Handshakes {
     }
 
     /// A new connection, which `start` makes a task of.
-    pub(super) fn begin(self: &Arc<Self>, address: IpAddr, start: impl FnOnce(Handshake) -> AbortHandle) {
+    pub fn begin(self: &Arc<Self>, address: IpAddr, start: impl FnOnce(Handshake) -> AbortHandle) {
         let source = source_of(address);
         let mut waiting = self.waiting();
         if waiting.connections.values().filter(|one| one.source == source).count() >= self.max_per_source {
@@ -78,7 +80,7 @@ impl Handshakes {
     }
 
     /// Closes the oldest, for what else needs a file descriptor. `false` if there is none.
-    pub(super) fn close_oldest(&self) -> bool {
+    pub fn close_oldest(&self) -> bool {
         self.waiting().close_oldest(None)
     }
 }
@@ -93,14 +95,14 @@ fn source_of(address: IpAddr) -> IpAddr {
 
 /// One of them, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Handshake {
+pub struct Handshake {
     of: Arc<Handshakes>,
     number: u64,
 }
 
 impl Handshake {
     /// The client has shown who it is: it is not closed for others any more. `false` if it has been already.
-    pub(super) fn succeeds(&self) -> bool {
+    pub fn succeeds(&self) -> bool {
         self.of.waiting().connections.remove(&self.number).is_some()
     }
 }

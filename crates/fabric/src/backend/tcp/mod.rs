@@ -68,6 +68,7 @@ pub use client::{ConnectError, ConnectOptions};
 pub use close_reason::CloseReason;
 pub use endpoint::TcpEndpoint;
 pub use handler::SessionHandler;
+pub use handshakes::{Handshake, Handshakes};
 pub use host::{ConnectionInfo, HostError, Inbox, SessionEnd, VerbHost};
 pub use lease::Lease;
 pub use memory::InProcHost;
