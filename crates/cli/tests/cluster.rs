@@ -2,6 +2,7 @@
 
 #[path = "../../cluster/tests/members/mod.rs"]
 mod members;
+mod moves;
 mod outage;
 mod seen;
 mod servers;
