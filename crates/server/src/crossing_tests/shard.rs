@@ -6,8 +6,9 @@ use crate::durable::Durable;
 use crate::lock_table::LockTable;
 use crate::lock_table::handed::HandedTable;
 use crate::lock_table::sharded::{Gate, LeaseClock, Sharded};
-use lockwright::internal::Stage;
-use lockwright::wire::{Request, RequestId, Units};
+use lockwright::LockName;
+use lockwright::internal::{SetStage, Stage};
+use lockwright::wire::{Kind, Request, RequestId, Units};
 use lockwright_cluster::keys::{
     BrokenGrants, Keys, Owner, Registered, ServerId, SessionKey, ShardState, parse_broken,
 };
@@ -285,5 +286,44 @@ fn parts_of_a_range_that_was_cut_on_the_way_are_claimed_one_by_one() {
     (0..2).for_each(|at| world.exchange(at));
     assert_eq!(world.clients[0].table.token(rest), Some(held.token));
     assert_eq!(wanted.map(|id| world.holds(1, id)), [false, true, false]);
+    world.finish();
+}
+
+#[test]
+fn a_set_that_waits_goes_on_with_what_it_has_and_permits_are_counted_on() {
+    let mut world = World::of(7, Some(Registry::default()));
+    for client in &mut world.clients {
+        client.table.name(Kind::Semaphores, &LockName::new("gpu").unwrap());
+    }
+    (0..CLIENTS).for_each(|at| world.begin_session(at));
+    // Two of three permits are had; and the second member of a set is held by another.
+    let permits = |count| Units { handle: 2, mode: Mode::Shared, start: count, end: 4, thread: None };
+    let two = world.take(0, permits(2));
+    let more = world.ask(1, permits(2));
+    let held = world.take(2, ALONE);
+    let range = Units { handle: RANGES, mode: Mode::Exclusive, start: 0, end: 9, thread: None };
+    let client = &mut world.clients[3];
+    let set = client.table.lock_set(&[range, ALONE]);
+    let members = set.iter().copied().zip([range, ALONE]).collect();
+    client.say(&Request::LockSet { members });
+    world.exchange(3);
+    world.hand_over_with(true);
+    // The set comes last: others wait behind it for what it has.
+    (0..3).for_each(|at| world.begin_session(at));
+    (0..3).for_each(|at| world.exchange(at));
+    let behind = world.ask(1, range);
+    assert!(!world.holds(1, more) && !world.holds(1, behind));
+    world.begin_session(3);
+    world.exchange(3);
+    world.clients[2].unlock(held.id);
+    [2, 3, 1].into_iter().for_each(|at| world.exchange(at));
+    assert!(matches!(world.clients[3].table.set_stage(&set), SetStage::Granted));
+    assert!(!world.holds(1, behind), "the set has it");
+    world.clients[0].unlock(two.id);
+    [0, 1].into_iter().for_each(|at| world.exchange(at));
+    assert!(world.holds(1, more), "now there are enough");
+    for id in set {
+        world.clients[3].unlock(id);
+    }
     world.finish();
 }
