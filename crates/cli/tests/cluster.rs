@@ -2,10 +2,13 @@
 
 #[path = "../../cluster/tests/members/mod.rs"]
 mod members;
+mod moves;
 mod outage;
+mod seen;
 mod servers;
 mod started;
 mod strangers;
+mod trusted;
 
 use lockwright::inspect::Inspector;
 use lockwright::{Client, GuardState, LockError, TryLockError};

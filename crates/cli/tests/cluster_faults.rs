@@ -110,7 +110,7 @@ fn whatever_happens_to_servers_and_etcd_no_count_under_a_lock_is_lost() {
     let Some(members) = Members::start("faults") else { return };
     let (mut random, time) = seed_and_time();
     run(async { drop(members.ready().await) });
-    let mut cluster = Cluster { members, servers: Vec::new() };
+    let mut cluster = Cluster { members, servers: Vec::new(), access: Vec::new() };
     let (mut ways, mut etcds) = (Vec::new(), Vec::new());
     for _ in 0..3 {
         let (addresses, kept): (Vec<_>, Vec<_>) =

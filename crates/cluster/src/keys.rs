@@ -9,6 +9,7 @@
 //! | `map/tokens/SHARD` | `N`: no token of N or above was given | none | once in 2^22 grants |
 //! | `sessions/SHARD/SESSION` | sessions of the same client before this one | none | before the session's first grant |
 //! | `broken/SHARD/TOKEN` | the session that it was granted to | none | before a broken lock goes to others; gone with the session |
+//! | `handed/SHARD` | `epoch E proof P`: the table of whom it is for is to say this number | none | when the shard is handed over |
 //! | `values/SHARD/SPACE/NAME` | the value of a lock, as the servers write it | none | before its holder is told |
 
 use crate::txn::Revision;
@@ -81,6 +82,16 @@ impl Keys {
         format!("{}values/{shard:04}/", self.prefix)
     }
 
+    /// How the table is known that goes with the shard.
+    pub fn handed(&self, shard: u16) -> String {
+        format!("{}handed/{shard:04}", self.prefix)
+    }
+
+    /// What stands there.
+    pub fn proof(epoch: u64, proof: u128) -> String {
+        format!("epoch {epoch} proof {proof:032x}")
+    }
+
     /// A broken grant.
     pub fn broken(&self, shard: u16, token: u64) -> String {
         format!("{}{token:016x}", self.brokens(shard))
@@ -120,6 +131,14 @@ pub struct ShardState {
     pub tokens_below: u64,
     /// When that was changed.
     pub tokens_changed: Revision,
+}
+
+impl ShardState {
+    /// Whether the owner, or who is to be it, was handed the shard. One that took it wrote owner and tokens at once; later it
+    /// reserves more of them, and cannot be told from the others any more.
+    pub const fn may_be_handed(&self) -> bool {
+        self.owner_changed != self.tokens_changed
+    }
 }
 
 /// Grants that were broken, by their tokens, and the sessions that they were granted to.
@@ -178,7 +197,7 @@ mod tests {
     #[test]
     fn sessions_and_broken_grants_are_not_in_the_part_that_servers_poll() {
         let keys = Keys::new("prod");
-        for key in [keys.session(0, 1), keys.broken(0, 1), keys.values(0)] {
+        for key in [keys.session(0, 1), keys.broken(0, 1), keys.values(0), keys.handed(0)] {
             assert!(!key.starts_with(&keys.map()), "{key}");
         }
     }

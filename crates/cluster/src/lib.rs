@@ -9,6 +9,7 @@
 //! | `keys` | what is in etcd: keys and their values |
 //! | `txn` | etcd's transactions, as values |
 //! | `shard` | one shard at the server that owns it: taking it over, claims, sessions, tokens |
+//! | `shard/handover` | what a server tells the next owner of a shard that it hands over |
 //! | `map` | which shard a lock is in, and who serves it |
 //! | `plan` | which server should take or give which shard |
 //! | `etcd` | the client of etcd: the only part with I/O, and behind a feature |
@@ -18,7 +19,7 @@
 //! | a server grants | until (its last renewal was *sent*) + TTL − TTL/[`DRIFT`](certainty::DRIFT), by its own clock |
 //! | a client believes a grant | until (it *sent* a probe) + (what the server said was left, less the same drift) |
 //! | a client keeps what it holds | for its lease after it last believed |
-//! | a new owner grants | when every registered session has claimed, or after the server's side of that lease |
+//! | a new owner grants | when the last one has told it who holds what, or every registered session has claimed, or after the server's side of that lease |
 //!
 //! What this crate must not do, outside of `etcd`: read a clock, open a socket, or know what a lock table looks like.
 

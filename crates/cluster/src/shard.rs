@@ -2,9 +2,9 @@
 //!
 //! | phase | grants | claims | ends |
 //! |---|---|---|---|
-//! | recovering | none | heard | every session in the registry has claimed; or the wait is over |
-//! | evicting | none | refused | those who did not claim are out of the registry |
-//! | open | to registered sessions, below the reserved tokens | refused | the owner changes |
+//! | recovering | none | heard | every session in the registry has claimed; or the wait is over; or the last owner's table has [come](handover) |
+//! | open | to registered sessions, below the reserved tokens | of what the last owner's table has, as long as they are awaited | the owner changes |
+//! | evicting | as before it | refused | those who did not claim are out of the registry |
 //! | frozen | none | refused | the shard is another server's; or it stays, if that failed |
 //!
 //! Every transaction compares the revision in which this server became the owner. So a server that was paused and has lost
@@ -12,6 +12,8 @@
 //!
 //! A session is in the registry before its first grant, and out of it before its locks go to others against its will. So the
 //! server that takes over knows which sessions to wait for, and which not to believe.
+
+pub mod handover;
 
 use crate::keys::{BrokenGrants, Keys, Owner, Registered, ServerId, SessionKey, ShardState};
 use crate::txn::{Compare, Op, Revision, Txn};
@@ -42,7 +44,7 @@ pub struct Rules {
     pub answers_uncertain: bool,
     /// A client believes every grant.
     pub believes_all: bool,
-    /// A server that was handed a shard does not wait for what the last owner has promised.
+    /// A new owner does not wait for what an earlier one has promised before it handed the shard over.
     pub promise_forgotten: bool,
     /// A new owner gives the tokens that the old one had reserved, though it hears claims as it should.
     pub tokens_reused: bool,
@@ -52,6 +54,18 @@ pub struct Rules {
     pub broken_unread: bool,
     /// A server that hands a shard over takes everybody out of the registry, holders too.
     pub holders_forgotten: bool,
+    /// A server writes down what it hands over, and goes on granting.
+    pub table_early: bool,
+    /// A table is heard, whichever owner it is for.
+    pub table_of_any_epoch: bool,
+    /// A table is heard though claims were, too.
+    pub table_over_claims: bool,
+    /// A table is heard by a shard that is open.
+    pub table_when_open: bool,
+    /// A shard is opened by a table, and nobody holds what it says.
+    pub table_unread: bool,
+    /// Who holds something by a table, and is silent, is waited for without end.
+    pub silent_for_ever: bool,
 }
 
 /// A shard that is about to be taken, if the transaction succeeds.
@@ -64,7 +78,7 @@ pub struct Taking {
     changed: Option<Revision>,
     tokens: (u64, u64),
     block: u64,
-    /// How long clients may believe what the last owner said, though it is none any more.
+    /// How long clients may believe what an earlier owner said, though it is none any more.
     promised: Duration,
     rules: Rules,
 }
@@ -124,9 +138,9 @@ impl Taker {
         };
         let first = first.max(self.first_token);
         let (keys, block, rules) = (self.keys.clone(), self.block, self.rules);
-        // An owner whose lease is over has promised nothing beyond that; one that handed the shard over may have.
-        let is_promised = changed.is_some() && !rules.promise_forgotten;
-        let promised = if is_promised { self.ttl } else { Duration::ZERO };
+        // An owner whose lease is over has promised nothing beyond that, but one that has handed the shard over may have.
+        let promised =
+            if seen.may_be_handed() && !rules.promise_forgotten { self.ttl } else { Duration::ZERO };
         Taking { keys, number, owner, changed, tokens: (first, first + block), block, promised, rules }
     }
 }
@@ -160,7 +174,8 @@ impl Taking {
         let Self { keys, number, owner, changed, tokens, block, promised, rules } = self;
         let registry: Vec<_> = sessions.into_iter().map(|session| Entry { session, awaited: true }).collect();
         let is_open = registry.is_empty() || rules.opens_early;
-        let phase = if is_open { Phase::Open } else { Phase::Recovering { until: now + promised + wait } };
+        let until = now + promised + wait;
+        let phase = if is_open { Phase::OPEN } else { Phase::Recovering { until, heard: false } };
         let changed = changed.unwrap_or(revision);
         let (first_token, tokens_below) = tokens;
         let reserving = None;
@@ -191,10 +206,19 @@ struct Entry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    Recovering { until: Duration },
-    Evicting,
-    Open,
-    Frozen,
+    /// `heard`: of a session that goes on here.
+    Recovering { until: Duration, heard: bool },
+    /// `open`: it was, and is.
+    Evicting { open: bool },
+    /// `until`: so long are those awaited who hold or want something by the last owner's table.
+    Open { until: Option<Duration> },
+    /// It was open.
+    Frozen { until: Option<Duration> },
+}
+
+impl Phase {
+    /// Nobody is awaited.
+    const OPEN: Self = Self::Open { until: None };
 }
 
 /// See the module.
@@ -246,9 +270,9 @@ impl Shard {
         self.registry.iter().any(|entry| entry.session.was(key))
     }
 
-    /// Whether claims are waited for, or those who did not claim are being evicted.
+    /// Whether nothing is granted before claims are over, or those who did not claim are evicted.
     pub const fn is_recovering(&self) -> bool {
-        matches!(self.phase, Phase::Recovering { .. } | Phase::Evicting)
+        matches!(self.phase, Phase::Recovering { .. } | Phase::Evicting { open: false })
     }
 
     /// How many sessions are in the registry.
@@ -284,12 +308,18 @@ impl Shard {
 
     /// Whether a lock that was granted in the session `key`, with this token, can still be its client's.
     pub fn accepts(&self, key: SessionKey, token: u64) -> bool {
-        let is_known = || self.registry.iter().any(|entry| entry.session.was(key));
-        matches!(self.phase, Phase::Recovering { .. })
+        let is_known = |awaited: bool| {
+            self.registry.iter().any(|entry| (entry.awaited || !awaited) && entry.session.was(key))
+        };
+        let is_heard = match self.phase {
+            Phase::Recovering { .. } => self.rules.dead_sessions_claim || is_known(false),
+            Phase::Open { until: Some(_) } => is_known(true),
+            _ => false,
+        };
+        is_heard
             && !self.rules.claims_refused
             && token < self.first_token
             && !self.broken.contains_key(&token)
-            && (self.rules.dead_sessions_claim || is_known())
     }
 
     /// The client that had the session `key` has claimed all that it holds. Says whether the shard is open by that.
@@ -297,21 +327,30 @@ impl Shard {
         for entry in self.registry.iter_mut().filter(|entry| entry.session.was(key)) {
             entry.awaited = false;
         }
-        let opens = matches!(self.phase, Phase::Recovering { .. }) && self.awaited() == 0;
-        if opens {
-            self.phase = Phase::Open;
+        self.was_heard();
+        let is_last = self.awaited() == 0;
+        match self.phase {
+            Phase::Recovering { .. } | Phase::Open { .. } if is_last => {
+                !matches!(std::mem::replace(&mut self.phase, Phase::OPEN), Phase::Open { .. })
+            }
+            _ => false,
         }
-        opens
+    }
+
+    /// From now on what clients say counts, and no table.
+    const fn was_heard(&mut self) {
+        if let Phase::Recovering { heard, .. } = &mut self.phase {
+            *heard = true;
+        }
     }
 
     /// Those who have been waited for long enough are evicted; what is awaited must be out of the registry before the shard is
     /// [opened](Self::evicted_all).
     pub fn wait_over(&mut self, now: Duration) -> Option<Txn> {
-        let Phase::Recovering { until } = self.phase else { return None };
-        if now < until {
+        if now < self.waits_until()? {
             return None;
         }
-        self.phase = Phase::Evicting;
+        self.phase = Phase::Evicting { open: matches!(self.phase, Phase::Open { .. }) };
         let awaited: Vec<_> = self.registry.iter().filter(|entry| entry.awaited).collect();
         Some(self.owned(self.removal(&awaited)))
     }
@@ -334,7 +373,8 @@ impl Shard {
     /// How long claims are waited for, at most.
     pub const fn waits_until(&self) -> Option<Duration> {
         match self.phase {
-            Phase::Recovering { until } => Some(until),
+            Phase::Recovering { until, .. } => Some(until),
+            Phase::Open { until } if !self.rules.silent_for_ever => until,
             _ => None,
         }
     }
@@ -343,7 +383,7 @@ impl Shard {
     pub fn evicted_all(&mut self) {
         self.registry.retain(|entry| !entry.awaited);
         self.removed();
-        self.phase = Phase::Open;
+        self.phase = Phase::OPEN;
     }
 
     /// Whether the session may be granted something.
@@ -375,6 +415,7 @@ impl Shard {
 
     /// [It](Self::register) is in the registry.
     pub fn registered(&mut self, key: SessionKey, before: Option<SessionKey>) {
+        self.was_heard();
         let (session, replaced) = self.registration(key, before);
         match replaced {
             Some(at) => self.registry[at].session = session,
@@ -407,6 +448,11 @@ impl Shard {
         self.broken.insert(token, key);
     }
 
+    /// Whether a grant with this token was broken, whose client may not have heard it.
+    pub fn is_broken(&self, token: u64) -> bool {
+        self.broken.contains_key(&token)
+    }
+
     /// Writes down the value of a lock, or that there is none; `key`: behind [those of the shard](Keys::values).
     pub fn put_value(&self, key: &str, value: Option<String>) -> Txn {
         let key = self.keys.values(self.number) + key;
@@ -418,7 +464,8 @@ impl Shard {
 
     /// Whether something may be granted to the session, with this token.
     pub fn may_grant(&self, key: SessionKey, token: u64) -> bool {
-        self.phase == Phase::Open && token < self.tokens_below && self.is_registered(key)
+        let is_open = matches!(self.phase, Phase::Open { .. } | Phase::Evicting { open: true });
+        is_open && token < self.tokens_below && self.is_registered(key)
     }
 
     /// Reserves further tokens, if half of them are used up and that is not under way.
@@ -439,31 +486,34 @@ impl Shard {
     }
 
     /// Nothing is granted any more, so that another server can go on with it.
-    pub fn freeze(&mut self) -> bool {
-        let is_open = self.phase == Phase::Open;
-        if is_open {
-            self.phase = Phase::Frozen;
-        }
-        is_open
+    pub const fn freeze(&mut self) -> bool {
+        let Phase::Open { until } = self.phase else { return false };
+        self.phase = Phase::Frozen { until };
+        true
     }
 
     /// It stays here: nobody else has it, as was read from etcd.
-    pub fn thaw(&mut self) {
-        if self.phase == Phase::Frozen {
-            self.phase = Phase::Open;
+    pub const fn thaw(&mut self) {
+        if let Phase::Frozen { until } = self.phase {
+            self.phase = Phase::Open { until };
         }
     }
 
     /// Hands a frozen shard to another server. Who neither holds nor waits for anything leaves the registry with that: the new owner
     /// need not wait for it, though it may be silent. The first of `idle` go first, if they are too many for one transaction.
-    pub fn hand_over(&self, to: ServerId, idle: &[SessionKey]) -> Txn {
+    /// A table that says `proof` is this server's.
+    pub fn hand_over(&self, to: ServerId, idle: &[SessionKey], proof: u128) -> Txn {
         let owner = Owner { epoch: self.owner.epoch + 1, server: to };
         let idle: BTreeSet<_> = idle.iter().take(MOST_IDLE).collect();
-        let is_idle = |entry: &&Entry| idle.contains(&entry.session.key) || self.rules.holders_forgotten;
+        // Who is awaited may have more than it has said.
+        let is_idle = |entry: &&Entry| {
+            !entry.awaited && idle.contains(&entry.session.key) || self.rules.holders_forgotten
+        };
         let gone: Vec<_> = self.registry.iter().filter(is_idle).collect();
         let mut then = vec![
             Op::Put(self.keys.shard(self.number), owner.text()),
             Op::Delete(self.keys.serving(self.number)),
+            Op::Put(self.keys.handed(self.number), Keys::proof(owner.epoch, proof)),
         ];
         then.extend(self.removal(&gone).into_iter().take(MOST_IDLE));
         let mut txn = self.owned(then);
@@ -475,7 +525,10 @@ impl Shard {
     #[must_use]
     pub fn counted_from(&self, now: Duration) -> Self {
         let mut shard = self.clone();
-        if let Phase::Recovering { until } = &mut shard.phase {
+        if let Phase::Recovering { until, .. }
+        | Phase::Open { until: Some(until) }
+        | Phase::Frozen { until: Some(until) } = &mut shard.phase
+        {
             *until = until.saturating_sub(now);
         }
         shard

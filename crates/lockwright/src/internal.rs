@@ -11,6 +11,7 @@ pub use crate::one_sided::holders::{
 pub use crate::one_sided::listing::entries as local_entries;
 pub use crate::one_sided::local;
 pub use crate::one_sided::reach::Reach;
+pub use crate::remote::cluster::ask::hand_table;
 pub use crate::remote::link::key;
 pub use crate::remote::one_sided::endpoint::round_trips;
 pub use crate::remote::retained::{LocalGrant, RetentionRules};

@@ -2,6 +2,9 @@
 //! are given up cross their answers, connections break, sessions are lost, locks are broken, the server dies and hears claims.
 //! At no time may two clients believe what cannot be true together, and in the end nothing may be left.
 
+mod shard;
+
+use self::shard::Registry;
 use super::dispatcher::{Admission, Dispatcher, client_of};
 use super::durable::Durable;
 use super::lock_table::LockTable;
@@ -169,11 +172,15 @@ struct Seen {
     restarts: u64,
     /// Claims that were accepted.
     claims: u64,
+    /// Times that the table went to another server, as a whole.
+    moves: u64,
 }
 
 struct World {
     path: PathBuf,
     dispatcher: Option<Dispatcher>,
+    /// Of a shard of a cluster: what etcd has of it.
+    registry: Option<Registry>,
     epoch: u64,
     keys: u128,
     clients: Vec<Far>,
@@ -183,6 +190,10 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
+        Self::of(seed, None)
+    }
+
+    fn of(seed: u64, registry: Option<Registry>) -> Self {
         // Every line of a server's state is written to the disk, if it is one.
         let memory = Some(PathBuf::from("/dev/shm")).filter(|folder| folder.is_dir());
         let folder = memory.unwrap_or_else(std::env::temp_dir);
@@ -190,7 +201,8 @@ impl World {
         let _ = std::fs::remove_file(&path);
         let clients: Vec<_> = (0..CLIENTS).map(|_| Far::default()).collect();
         let (dice, seen) = (SplitMix::new(seed), Seen::default());
-        let mut world = Self { path, dispatcher: None, epoch: 0, keys: 0, clients, dice, seen };
+        let dispatcher = None;
+        let mut world = Self { path, dispatcher, registry, epoch: 0, keys: 0, clients, dice, seen };
         for client in &mut world.clients {
             for (kind, name) in [(Kind::Keyed, "keyed"), (Kind::Ranges, "ranges")] {
                 client.table.name(kind, &LockName::new(name).unwrap());
@@ -202,6 +214,9 @@ impl World {
 
     fn start(&mut self) {
         self.dispatcher = None;
+        if self.registry.is_some() {
+            return self.take_shard(None);
+        }
         let (durable, recovering) = Durable::begin(Some(&self.path), std::time::Duration::ZERO).unwrap();
         self.epoch = durable.epoch;
         self.dispatcher =
@@ -223,6 +238,7 @@ impl World {
                 dispatcher.on_session_lost(peer, SessionEnd::Lost);
             }
         }
+        self.write();
     }
 
     fn begin_session(&mut self, at: usize) {
@@ -243,6 +259,11 @@ impl World {
         let client = &mut self.clients[at];
         client.peer = Some(peer);
         client.to_server = client.table.begin_session(origin, b"", false).into();
+        if self.registry.is_some()
+            && let Some(ask) = client.table.claimed()
+        {
+            client.say(&ask);
+        }
     }
 
     /// The server dies, and another one takes its place.
@@ -261,6 +282,15 @@ impl World {
             self.dispatcher().deliver(peer, SERVER, &message);
         }
         self.dispatcher().drain();
+        self.write();
+    }
+
+    /// Claims have been waited for long enough.
+    fn open(&mut self) {
+        match self.registry {
+            Some(_) => self.end_wait(),
+            None => self.dispatcher().lock_table().open(),
+        }
     }
 
     /// Something that was answered is heard.
@@ -281,6 +311,7 @@ impl World {
         let at = self.dice.below(CLIENTS as u64) as usize;
         match self.dice.below(200) {
             0 => self.end_session(at),
+            1 if self.registry.is_some() => self.hand_over(),
             1 if self.dice.below(2) == 0 => self.restart(),
             2 => {
                 // What was on its way to the server may have arrived, or not; the rest is said again.
@@ -302,11 +333,11 @@ impl World {
             }
             4..12 => self.begin_session(at),
             12..16 => {
-                let open = self.dispatcher().lock_table().is_recovering();
+                let open = self.dispatcher().lock_table().is_recovering() || self.registry.is_some();
                 if open {
                     let claimed = self.dispatcher().lock_table().totals.claimed;
                     self.seen.claims += claimed;
-                    self.dispatcher().lock_table().open();
+                    self.open();
                 }
             }
             16..70 => {
@@ -358,8 +389,8 @@ impl World {
                 self.deliver(at, 100);
                 self.hear(at, 100);
             }
-            if self.dispatcher().lock_table().is_recovering() {
-                self.dispatcher().lock_table().open();
+            if self.dispatcher().lock_table().is_recovering() || self.registry.is_some() {
+                self.open();
             }
             for client in &mut self.clients {
                 let idle: Vec<_> =

@@ -33,7 +33,7 @@ pub use self::journal::Journal;
 #[cfg(feature = "cluster")]
 pub(super) use self::values::of_texts;
 use self::values::{Force, Values};
-pub(super) use self::values::{LockValue, ValueKey, key_text, value_text};
+pub(super) use self::values::{LockValue, ValueKey, hex, key_text, unhex, value_text};
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::io;
@@ -338,7 +338,7 @@ impl Durable {
     }
 
     /// A shard of the cluster `id`, whose tokens are reserved up to `below`: nothing is remembered here.
-    #[cfg(feature = "cluster")]
+    #[cfg(any(test, feature = "cluster"))]
     pub(super) fn of_shard(id: u128, epoch: u64, (first, below): (u64, u64), lease: Duration) -> Self {
         let mut shard = Self::next(None, lease, Duration::ZERO, || id);
         (shard.epoch, shard.first_token, shard.tokens_below) = (epoch, first, first);

@@ -344,6 +344,8 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
         record,
         retain,
         retain_off_in,
+        #[cfg(feature = "cluster")]
+        certificates,
         ..
     } = options;
     let lease = tcp::Lease { heartbeat, grace };
@@ -403,6 +405,8 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
     let setup = options.cluster.map(|cluster| {
         let map = Arc::<std::sync::Mutex<String>>::default();
         table.map = Some(Arc::clone(&map));
+        let tables = Arc::<lock_table::handed::Tables>::default();
+        table.tables = Some(Arc::clone(&tables));
         cluster::Setup {
             options: cluster,
             front: listen,
@@ -410,6 +414,8 @@ async fn start(options: ServerOptions) -> Result<Both, ServeError> {
             admission: admitted,
             record: record.clone(),
             map,
+            tables,
+            certificates,
             keeps_history: http.is_some(),
             runtime: tokio::runtime::Handle::current(),
         }

@@ -21,11 +21,14 @@
 //! | `retained` | locks that stay with their last user |
 //! | `values`, `watched` | what holders leave for the next one; who wants to hear that others wait |
 //! | `sharded`, `shard_values` | what has to be in etcd first, if it is a shard of a cluster |
+//! | `handed` | what such a shard's last owner has told of its table |
 //!
 //! What this file must not do: let one session's malformed request reach another, or wait for anything but its own disk.
 
 mod changes;
 mod claims;
+#[cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only a cluster has shards"))]
+pub(crate) mod handed;
 pub(crate) mod history;
 mod noted;
 mod refusals;
@@ -99,6 +102,8 @@ pub(crate) struct LockTable {
     /// The cluster's map, if the server is one of several; and the shard that this is.
     pub(crate) map: Option<Arc<Mutex<String>>>,
     pub(crate) sharded: Option<Box<sharded::Sharded>>,
+    /// Where tables of shards go that other servers hand over.
+    pub(crate) tables: Option<Arc<handed::Tables>>,
     /// When the server was started, and when this batch began.
     pub(crate) began: Instant,
     now: Instant,
@@ -137,6 +142,7 @@ impl LockTable {
             retention: retained::Retention::default(),
             map: None,
             sharded: None,
+            tables: None,
             began: Instant::now(),
             now: Instant::now(),
         }
@@ -244,7 +250,7 @@ impl LockTable {
                     None => self.refuse(peer, id, "the claim names a lock that was refused or never named"),
                 }
             }
-            Request::Claimed { key } => self.all_claimed(key),
+            Request::Claimed { key } => self.all_claimed(peer, key),
             Request::Stopped { key } => self.release_all(peer, key),
             Request::Identify { id } => {
                 let identity = self.identity(peer);
@@ -269,6 +275,7 @@ impl LockTable {
             Request::Kept { id, thread } => self.kept(peer, id, thread),
             Request::Probe { sent } => self.probe(peer, sent),
             Request::Map { id } => self.answer_in_pages(peer, id, Self::list_map),
+            Request::Hand { id, last, bytes } => self.hear_table(peer, id, last, &bytes),
             Request::Waited { id, ns } => self.waited(peer, id, Duration::from_nanos(ns)),
             Request::Find { id, handle } => sessions::find(self, peer, id, handle),
             request => self.about_held(peer, request),

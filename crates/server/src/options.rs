@@ -28,6 +28,9 @@ pub struct ServerOptions {
     pub(super) listener: Option<Arc<TcpListener>>,
     pub(super) secret: Option<tcp::Secret>,
     pub(super) tls: Option<tcp::TlsServer>,
+    /// What is shown to clients by that, PEM.
+    #[cfg(feature = "cluster")]
+    pub(super) certificates: Option<Vec<u8>>,
     pub(super) metrics: Option<SocketAddr>,
     pub(super) http: Option<SocketAddr>,
     pub(super) state: Option<PathBuf>,
@@ -57,6 +60,8 @@ impl Default for ServerOptions {
             listener: None,
             secret: None,
             tls: None,
+            #[cfg(feature = "cluster")]
+            certificates: None,
             metrics: None,
             http: None,
             state: None,
@@ -131,6 +136,10 @@ impl ServerOptions {
     pub fn tls(mut self, certificates: &[u8], key: &[u8]) -> Result<Self, ServeError> {
         let tls = tcp::TlsServer::from_pem(certificates, key);
         self.tls = Some(tls.map_err(|error| ServeError::Trust(error.to_string()))?);
+        #[cfg(feature = "cluster")]
+        {
+            self.certificates = Some(certificates.to_vec());
+        }
         Ok(self)
     }
 

@@ -178,6 +178,8 @@ pub(super) struct Session {
     pub(super) noted: bool,
     /// Of a shard: whether it is in the registry.
     pub(super) registered: bool,
+    /// Of a shard: it is of the last owner's table, and its client has not come here yet.
+    pub(super) absent: bool,
     /// Of a shard: when it last asked whether the server is certain.
     pub(super) probed: Option<Instant>,
     /// Keys of earlier runs under which it has claimed.

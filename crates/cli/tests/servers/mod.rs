@@ -4,7 +4,7 @@ use crate::members::{Members, ports, run};
 use crate::started::Started;
 use lockwright::{Client, GuardState, MutexGuard};
 use lockwright_cluster::ShardMap;
-use lockwright_cluster::keys::Keys;
+use lockwright_cluster::keys::{Keys, ServerId};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
@@ -49,6 +49,8 @@ pub(crate) struct Cluster {
     pub(crate) members: Members,
     /// Where each listens.
     pub(crate) servers: Vec<(String, Started)>,
+    /// What every server and command is told of etcd, besides where it is.
+    pub(crate) access: Vec<String>,
 }
 
 #[allow(dead_code, reason = "not every test program needs all of it")]
@@ -57,10 +59,15 @@ impl Cluster {
     pub(crate) fn start(of: &str) -> Option<Self> {
         let members = Members::start(of)?;
         run(async { drop(members.ready().await) });
-        let mut cluster = Self { members, servers: Vec::new() };
+        Some(Self::start_on(members, Vec::new()))
+    }
+
+    /// The same on etcds that are ready, and want to know so much of their clients.
+    pub(crate) fn start_on(members: Members, access: Vec<String>) -> Self {
+        let mut cluster = Self { members, servers: Vec::new(), access };
         (0..3).for_each(|_| cluster.serve());
         cluster.until_even();
-        Some(cluster)
+        cluster
     }
 
     pub(crate) fn until_even(&self) {
@@ -90,7 +97,7 @@ impl Cluster {
     pub(crate) fn start_at(&self, listen: &str, etcd: &str) -> Started {
         let args = ["serve", "--cluster", etcd, "--listen", listen, "--shards", "6", "--log", "info"];
         let mut command = lockwright(&args);
-        command.args(["--metrics", &metrics_of(listen)]);
+        command.args(["--metrics", &metrics_of(listen)]).args(&self.access);
         let log = self.members.folder().join(format!("server-{listen}.log"));
         let log = std::fs::OpenOptions::new().create(true).append(true).open(log);
         command.stderr(log.expect("a log"));
@@ -152,6 +159,12 @@ impl Cluster {
         let state = map.state(map.shard_of(b"stock", name.as_bytes()));
         let (_, at) = &map.servers[&state.owner.expect("an owner").server];
         self.servers.iter().position(|(listen, _)| listen == at).expect("one of them")
+    }
+
+    /// The number that a server has in the map.
+    pub(crate) fn server_id(&self, at: usize) -> ServerId {
+        let (listen, map) = (&self.servers[at].0, self.map());
+        *map.servers.iter().find(|(_, (_, at))| at == listen).expect("it is in the map").0
     }
 
     /// A lock of the same shard.

@@ -18,7 +18,7 @@ fn answers(answer: &'static str) -> String {
 }
 
 /// The line with which a server refuses to start.
-fn refusal(etcd: &str, more: &[&str]) -> String {
+pub(crate) fn refusal(etcd: &str, more: &[&str]) -> String {
     let etcd = format!("etcd://{etcd}/test");
     let mut serve = lockwright(&["serve", "--listen", "127.0.0.1:0", "--cluster", &etcd]);
     let output = serve.args(more).output().expect("it runs");

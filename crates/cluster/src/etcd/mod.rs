@@ -150,6 +150,10 @@ impl Etcd {
                 let what = "it wants TLS: give --etcd-ca".to_owned();
                 return EtcdError::Foreign { endpoint: endpoint.clone(), what };
             }
+            if text.contains("CommonName of client") {
+                let what = "its gateway takes no certificate (--etcd-cert) with a common name".to_owned();
+                return EtcdError::Foreign { endpoint: endpoint.clone(), what };
+            }
             let what = format!("status {status}, {:?}", text.chars().take(80).collect::<String>());
             EtcdError::Foreign { endpoint: endpoint.clone(), what }
         };

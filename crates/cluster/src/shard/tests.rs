@@ -1,5 +1,6 @@
 //! A shard, step by step. What can happen in any order, the explorer shows.
 
+use super::handover::Handover;
 use super::*;
 
 const S: Duration = Duration::from_secs(1);
@@ -48,8 +49,8 @@ fn it_opens_with_the_last_claim() {
 fn who_does_not_claim_in_time_is_out_of_the_registry_before_it_opens() {
     let mut shard = recovering(&[1, 2]);
     shard.has_claimed(1);
-    assert_eq!(shard.wait_over(8 * S), None);
-    let txn = shard.wait_over(9 * S).expect("the wait is over");
+    assert_eq!(shard.wait_over(10 * S), None);
+    let txn = shard.wait_over(11 * S).expect("the wait is over");
     assert_eq!(txn.then, [Op::Delete(shard.keys.session(0, 2))]);
     assert!(!shard.accepts(2, 1200) && !shard.may_grant(1, 1300), "not before it is done");
     shard.evicted_all();
@@ -80,7 +81,7 @@ fn a_broken_grant_is_remembered_for_as_long_as_a_session_could_claim_it() {
     // Its client goes on in another session.
     shard.registered(3, Some(1));
     shard.has_claimed(1);
-    let txn = shard.wait_over(9 * S).expect("the wait is over");
+    let txn = shard.wait_over(11 * S).expect("the wait is over");
     assert_eq!(txn.then, [Op::Delete(shard.keys.session(0, 2)), Op::Delete(second)]);
     shard.evicted_all();
     let txn = shard.evict(&[3]).expect("it is registered");
@@ -107,7 +108,7 @@ fn a_shard_that_is_handed_over_grants_nothing_and_is_adopted_only_by_its_new_own
     shard.registered(1, None);
     assert!(shard.freeze() && !shard.may_grant(1, 1300));
     shard.registered(2, None);
-    let txn = shard.hand_over(3, &[2]);
+    let txn = shard.hand_over(3, &[2], 77);
     assert!(txn.then.contains(&Op::Delete(shard.keys.session(0, 2))), "nobody has to wait for who is idle");
     assert!(!txn.then.contains(&Op::Delete(shard.keys.session(0, 1))));
     assert!(txn.then.contains(&Op::Put(shard.keys.shard(0), Owner { epoch: 6, server: 3 }.text())));
@@ -121,10 +122,83 @@ fn a_shard_that_is_handed_over_grants_nothing_and_is_adopted_only_by_its_new_own
 }
 
 #[test]
-fn a_shard_that_was_handed_over_waits_for_what_its_last_owner_has_promised_to_clients() {
-    let seen = owned(3, 6);
-    let (taking, _) = taker(3).adopt(0, &seen).expect("it is its own");
-    let mut shard = taking.taken(10, [session(1)], BrokenGrants::new(), S, 8 * S);
+fn a_new_owner_waits_for_what_one_that_handed_the_shard_over_has_promised_to_clients() {
+    // It may have been handed to a server that died of it, from which it is taken.
+    for mut shard in [handed(&[1]), recovering(&[1])] {
+        assert_eq!(shard.waits_until(), Some(S + 2 * S + 8 * S));
+        assert_eq!(shard.wait_over(10 * S), None);
+    }
+    let (taking, _) = taker(2).take(0, &ShardState { tokens_changed: 7, ..owned(1, 4) });
+    let shard = taking.taken(9, [session(1)], BrokenGrants::new(), S, 8 * S);
+    assert_eq!(shard.waits_until(), Some(S + 8 * S), "its last owner had taken it");
+}
+
+/// Shard 0 in epoch 6, handed to server 3; those sessions are registered.
+fn handed(sessions: &[SessionKey]) -> Shard {
+    let (taking, _) = taker(3).adopt(0, &owned(3, 6)).expect("it is its own");
+    taking.taken(10, sessions.iter().map(|key| session(*key)), BrokenGrants::new(), S, 8 * S)
+}
+
+/// A table for that owner in which these hold or want something.
+fn table(sessions: &[SessionKey]) -> Handover {
+    let owner = Owner { epoch: 6, server: 3 };
+    Handover { number: 0, owner, sessions: sessions.iter().copied().collect(), tokens_below: 1300 }
+}
+
+#[test]
+fn a_table_opens_the_shard_at_once_and_those_in_it_may_still_claim() {
+    let mut shard = handed(&[1, 2, 3]);
+    assert!(shard.inherit(&table(&[1, 2])) && !shard.is_recovering());
+    assert!(shard.may_grant(3, 1300) && shard.may_grant(1, 1300), "also to who has not come yet");
+    assert!(shard.accepts(1, 1200) && !shard.accepts(3, 1200), "the third holds nothing");
+    shard.registered(4, Some(1));
+    assert!(shard.are_of_one(1, 4) && !shard.are_of_one(2, 4));
+    assert!(shard.accepts(1, 1200));
+    assert!(!shard.has_claimed(1), "it is open already");
+    assert!(!shard.accepts(1, 1200), "it has said all");
     assert_eq!(shard.waits_until(), Some(S + 2 * S + 8 * S));
-    assert_eq!(shard.wait_over(10 * S), None);
+    let txn = shard.wait_over(11 * S).expect("one has not come");
+    assert_eq!(txn.then, [Op::Delete(shard.keys.session(0, 2))]);
+    assert!(shard.may_grant(3, 1300) && !shard.accepts(2, 1200), "others go on meanwhile");
+    shard.evicted_all();
+    assert!(!shard.knows(2) && shard.knows(1) && shard.waits_until().is_none());
+}
+
+#[test]
+fn a_table_of_another_change_of_owner_or_after_claims_or_again_is_refused() {
+    let sound = table(&[1]);
+    let others = [
+        Handover { number: 1, ..sound.clone() },
+        Handover { owner: Owner { epoch: 5, server: 3 }, ..sound.clone() },
+        Handover { owner: Owner { epoch: 6, server: 4 }, ..sound.clone() },
+        Handover { tokens_below: 1301, ..sound.clone() },
+        table(&[1, 2]),
+    ];
+    for other in others {
+        assert!(!handed(&[1]).inherit(&other), "{other:?}");
+    }
+    for goes_on in [true, false] {
+        let mut shard = handed(&[1, 2]);
+        match goes_on {
+            true => shard.registered(7, Some(1)),
+            false => drop(shard.has_claimed(9)),
+        }
+        assert!(!shard.inherit(&table(&[2])) && shard.is_recovering());
+    }
+    let mut shard = handed(&[1]);
+    assert!(shard.inherit(&sound) && !shard.inherit(&sound));
+    assert!(!recovering(&[1]).inherit(&sound), "it was taken over");
+}
+
+#[test]
+fn only_a_frozen_shard_says_its_table_and_one_with_absent_clients_can_go_on() {
+    let mut shard = handed(&[1]);
+    assert!(shard.inherit(&table(&[1])));
+    assert_eq!(shard.handover(5, [1].into()), None);
+    assert!(shard.freeze() && shard.waits_until().is_none());
+    let said = shard.handover(5, [1].into()).expect("it is frozen");
+    assert_eq!((said.owner, said.tokens_below), (Owner { epoch: 7, server: 5 }, shard.tokens_below()));
+    shard.thaw();
+    assert_eq!(shard.waits_until(), Some(11 * S));
+    assert!(shard.accepts(1, 1200));
 }

@@ -16,6 +16,8 @@ pub(crate) struct Members {
     _alone: MutexGuard<'static, ()>,
     pub(crate) processes: Vec<Child>,
     pub(crate) endpoints: Vec<String>,
+    /// How a client of them is known; the endpoints are added.
+    pub(crate) access: EtcdOptions,
     ports: Vec<u16>,
     trust: Trust,
     folder: PathBuf,
@@ -56,7 +58,8 @@ impl Members {
         }
         let ports = ports();
         let endpoints = ports[..3].iter().map(|port| format!("127.0.0.1:{port}")).collect();
-        let mut members = Self { _alone: alone, processes: Vec::new(), endpoints, ports, trust, folder };
+        let (processes, access) = (Vec::new(), EtcdOptions::default());
+        let mut members = Self { _alone: alone, processes, endpoints, access, ports, trust, folder };
         members.processes = (0..3).map(|at| members.spawn(at)).collect();
         Some(members)
     }
@@ -104,7 +107,7 @@ impl Members {
     }
 
     pub(crate) fn client(&self) -> Etcd {
-        Etcd::new(EtcdOptions { endpoints: self.endpoints.clone(), ..EtcdOptions::default() })
+        Etcd::new(EtcdOptions { endpoints: self.endpoints.clone(), ..self.access.clone() })
     }
 
     /// Where their files are, until the test ends.

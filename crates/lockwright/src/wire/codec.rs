@@ -3,8 +3,8 @@
 //! What this file must not do: trust a word of what it decodes. What is no request comes out as `None`.
 
 use super::{
-    DenyReason, Identity, Kind, LockName, MAX_SET, MAX_SPACE, MAX_VALUE, Mode, Request, RequestId, Response,
-    Units, ValueReport,
+    DenyReason, Identity, Kind, LockName, MAX_SET, MAX_SPACE, MAX_VALUE, Mode, PAGE, Request, RequestId,
+    Response, Units, ValueReport,
 };
 use lockwright_fabric::{Message, PeerId};
 
@@ -108,6 +108,9 @@ impl Request {
                 let thread = members.first().and_then(|(_, units)| units.thread);
                 message(33 | put_thread(thread), 0, [seq, modes, 0, 0], tail)
             }
+            Request::Hand { id, last, bytes } => {
+                message(34 | flag(*last, FLAG), *id, [seq, 0, 0, 0], pack(bytes))
+            }
         }
     }
 
@@ -167,6 +170,10 @@ impl Request {
             31 => Request::CloseValue { of: a, token: b },
             32 => Request::Watch { id: lock },
             33 => Request::LockSet { members: unpack_set(a, tail, thread_in(kind))? },
+            34 => {
+                let bytes = unpack(tail).filter(|bytes| bytes.len() <= PAGE)?;
+                Request::Hand { id: lock, last: has(FLAG), bytes }
+            }
             _ => return None,
         };
         Some((seq, ask))

@@ -42,6 +42,7 @@
 //! | probe, request 26 | `lock` when it was sent, by the client's clock | for how long is this server certain that it owns the shard? |
 //! | certain, answer 82 | `lock` as in the probe, `words[0]` nanoseconds | for so long from when the probe arrived |
 //! | map, request 27 | | answered in pages: who serves what |
+//! | hand, request 34 | flag: the last part; `tail` | of one server to another: this is the table of the shard that you own now. The last part is answered by an empty page |
 //! | elsewhere, answer 83 | | this server is one of several: the map says where the space's locks are |
 //!
 //! | waiter of an earlier session | as message | means |
@@ -230,6 +231,12 @@ pub enum Request {
     /// Which server of a cluster serves what, in pages.
     Map {
         id: RequestId,
+    },
+    /// From one server of a cluster to another: a part of the table of a shard that the other one owns now.
+    Hand {
+        id: RequestId,
+        last: bool,
+        bytes: Vec<u8>,
     },
     /// A request that was said in an earlier session, too, has waited for so many nanoseconds.
     Waited {

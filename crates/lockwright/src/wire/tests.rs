@@ -49,6 +49,8 @@ fn asks() -> Vec<Request> {
         Request::Kept { id: 5 << 32 | 7, thread: Some((1 << 20) - 2) },
         Request::Probe { sent: u64::MAX },
         Request::Map { id: 22 },
+        Request::Hand { id: 23, last: true, bytes: vec![7; PAGE] },
+        Request::Hand { id: 24, last: false, bytes: Vec::new() },
         Request::Waited { id: 5 << 32 | 6, ns: u64::MAX },
         Request::ReadValue { id: 23, of: 5 << 32 | 6, token: u64::MAX },
         Request::SetValue { id: 24, of: 5 << 32 | 6, token: 7, bytes: vec![9; MAX_VALUE] },

@@ -9,13 +9,22 @@ use lockwright_sim::check::Checker;
 use lockwright_sim::explore::{Options, Outcome};
 use lockwright_sim::model;
 
-const NONE: Faults =
-    Faults { crashes: 0, pauses: 0, cuts: 0, moves: 0, deaths: 0, suspends: 0, races: 0, breaks: 0 };
+const NONE: Faults = Faults {
+    crashes: 0,
+    pauses: 0,
+    cuts: 0,
+    moves: 0,
+    deaths: 0,
+    suspends: 0,
+    races: 0,
+    breaks: 0,
+    tables: 0,
+};
 
 /// A case: its name, what goes wrong.
 type Case = (&'static str, &'static str, Faults);
 
-const CASES: [Case; 10] = [
+const CASES: [Case; 14] = [
     ("healthy", "two writers, two servers, clocks of different rates", NONE),
     ("race", "the same, and both servers take a shard that nobody has", Faults { races: 1, ..NONE }),
     ("crash", "the same, and a server is killed", Faults { crashes: 1, ..NONE }),
@@ -37,6 +46,22 @@ const CASES: [Case; 10] = [
         "break",
         "the same, a grant is broken, and a server is killed",
         Faults { crashes: 1, breaks: 1, ..NONE },
+    ),
+    (
+        "silent in a move",
+        "the same, the shard is handed over, and the machine of a holder is suspended",
+        Faults { moves: 1, suspends: 1, ..NONE },
+    ),
+    (
+        "death in a move",
+        "the same, the shard is handed over, and a client is killed",
+        Faults { moves: 1, deaths: 1, ..NONE },
+    ),
+    ("there and back", "the same, and the shard is handed over twice", Faults { moves: 2, ..NONE }),
+    (
+        "old table",
+        "the same, a server is killed, and a table comes of when nobody held anything",
+        Faults { crashes: 1, tables: 1, ..NONE },
     ),
 ];
 
@@ -75,6 +100,12 @@ const SHIPPED: Rules = Rules {
     claims_refused: false,
     broken_unread: false,
     holders_forgotten: false,
+    table_early: false,
+    table_of_any_epoch: false,
+    table_over_claims: false,
+    table_when_open: false,
+    table_unread: false,
+    silent_for_ever: false,
 };
 
 const fn broken(
@@ -88,7 +119,7 @@ const fn broken(
 }
 
 /// All that are broken.
-pub(crate) const BROKEN: [Broken; 14] = [
+pub(crate) const BROKEN: [Broken; 21] = [
     broken(
         "cluster-no-margin",
         Checker::Exclusion,
@@ -155,7 +186,7 @@ pub(crate) const BROKEN: [Broken; 14] = [
     broken(
         "cluster-promise-forgotten",
         Checker::Exclusion,
-        "a server that was handed the shard does not wait for what the last owner has promised",
+        "a new owner does not wait for what an earlier one has promised",
         Rules { promise_forgotten: true, ..SHIPPED },
         "move",
     ),
@@ -186,6 +217,55 @@ pub(crate) const BROKEN: [Broken; 14] = [
         "a server that hands the shard over takes holders out of the registry, too",
         Rules { holders_forgotten: true, ..SHIPPED },
         "move",
+    ),
+    broken(
+        "cluster-table-early",
+        Checker::Holders,
+        "a server writes down what it hands over, and goes on granting",
+        Rules { table_early: true, ..SHIPPED },
+        "move",
+    ),
+    broken(
+        "cluster-table-of-any-epoch",
+        Checker::Exclusion,
+        "a table is heard by a server that it is not for",
+        Rules { table_of_any_epoch: true, ..SHIPPED },
+        "old table",
+    ),
+    broken(
+        "cluster-table-over-claims",
+        Checker::Exclusion,
+        "a table is heard by a server to which clients have said already what they hold",
+        Rules { table_over_claims: true, ..SHIPPED },
+        "move",
+    ),
+    broken(
+        "cluster-table-when-open",
+        Checker::Exclusion,
+        "a table is heard again by a server that has gone on from it",
+        Rules { table_when_open: true, ..SHIPPED },
+        "move",
+    ),
+    broken(
+        "cluster-table-unread",
+        Checker::Holders,
+        "a shard is opened by a table, and nobody holds what that says",
+        Rules { table_unread: true, ..SHIPPED },
+        "move",
+    ),
+    broken(
+        "cluster-table-tokens",
+        Checker::Tokens,
+        "a new owner goes on with the tokens of the one that handed it the shard",
+        Rules { tokens_reused: true, ..SHIPPED },
+        "move",
+    ),
+    broken(
+        "cluster-silent-for-ever",
+        Checker::Livelock,
+        "who holds the lock by a table and is dead keeps it",
+        Rules { silent_for_ever: true, ..SHIPPED },
+        "death in a move",
     ),
 ];
 

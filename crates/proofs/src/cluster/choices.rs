@@ -49,6 +49,7 @@ impl Cluster {
             }
             None => {}
             Some(shard) => {
+                steps.extend((0..state.tables[s].len()).map(|at| Step::Tabled(s, at)));
                 if !shard.is_still(&state.etcd.map().state(0)) {
                     steps.push(Step::Closes(s));
                 }

@@ -157,11 +157,11 @@ impl Client {
             Stage::Wanted | Stage::Granted { .. } => self.stage = Stage::Wanted,
             Stage::Idle => {}
         }
-        if let Some(before) = before.filter(|_| is_new) {
-            self.say(Ask::Claimed { before });
-        }
         if self.stage == Stage::Wanted {
             self.say(Ask::Lock);
+        }
+        if let Some(before) = before.filter(|_| is_new) {
+            self.say(Ask::Claimed { before });
         }
         key
     }

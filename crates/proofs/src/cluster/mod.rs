@@ -12,7 +12,8 @@
 //! machines miss every third: the drift that certainty and belief allow here.
 //!
 //! The world delays requests to etcd and their answers, pauses servers past their leases, kills them, lets leases expire,
-//! kills clients, and suspends their machines. Operators break grants.
+//! kills clients, and suspends their machines. Operators break grants. A table that was handed over with the shard comes at any time,
+//! any number of times, or never.
 //!
 //! Checked: no two clients believe that they hold the lock; tokens rise; every client gets the lock or is told that it does not;
 //! and a live holder keeps it, unless it could not hear of an owner for longer than its lease, or its grant was broken; and no
@@ -22,6 +23,7 @@ pub(crate) mod cases;
 mod choices;
 mod client;
 mod etcd;
+mod handed;
 mod model;
 mod server;
 mod soak;

@@ -2,6 +2,7 @@
 
 use super::client::{self, Client, Stage};
 use super::etcd::Etcd;
+use super::handed::Table;
 use super::server::{self, Purpose, Request, Server};
 use super::step::Step;
 use lockwright_cluster::Rules;
@@ -42,6 +43,8 @@ pub struct Faults {
     pub races: u8,
     /// Break a grant.
     pub breaks: u8,
+    /// A table of an earlier change of owner is still on its way.
+    pub tables: u8,
 }
 
 /// A case: what may go wrong, and how what is explored differs from what is shipped.
@@ -59,6 +62,8 @@ pub struct State {
     pub(super) etcd: Part<Etcd>,
     servers: [Part<Ticking<Server>>; 2],
     clients: [Part<Ticking<Client>>; 2],
+    /// What was handed to each server, in order.
+    pub(super) tables: [Vec<Table>; 2],
     /// Which third of the ticks slow machines miss.
     phase: u8,
     /// Numbers given to servers.
@@ -88,8 +93,8 @@ impl Hash for Ticking<Client> {
 
 impl Hash for State {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.etcd, &self.servers, &self.clients, self.phase, self.ids, self.left, self.token, self.broken)
-            .hash(state);
+        (&self.etcd, &self.servers, &self.clients, &self.tables).hash(state);
+        (self.phase, self.ids, self.left, self.token, self.broken).hash(state);
     }
 }
 
@@ -190,6 +195,7 @@ impl Model for Cluster {
             etcd: Part::new(Etcd::new()),
             servers: [(); 2].map(|()| Part::new(Ticking(Server::new(self.rules, true)))),
             clients: [0, 1].map(|c| Part::new(Ticking(Client::new(c, self.rules)))),
+            tables: [(); 2].map(|()| Vec::from_iter((self.faults.tables > 0).then(Table::old))),
             phase: 0,
             ids: 0,
             left: self.faults,
@@ -281,6 +287,10 @@ impl State {
     fn answered(&mut self, s: usize) {
         let etcd = &self.etcd;
         self.servers[s].0.hear_outcome(etcd);
+        if self.server(s).hands.is_some() && self.server(s).shard.is_none() {
+            let table = self.server_mut(s).hands.take();
+            self.tables[1 - s].extend(table);
+        }
     }
 }
 
@@ -329,18 +339,22 @@ impl Cluster {
             }
             Step::Answered(s) => state.answered(s),
             Step::Closes(s) => state.server_mut(s).close(),
-            Step::WaitOver(s) => {
-                let server = state.server_mut(s);
-                let now = server.clock;
-                let txn = server.shard.as_mut().and_then(|shard| shard.wait_over(now));
-                server.send((Purpose::EvictAll, txn.expect("it was listed")));
-            }
+            Step::WaitOver(s) => state.server_mut(s).end_wait(),
             Step::Moves(s) => {
                 state.left.moves -= 1;
                 let (to, _) = state.server(1 - s).id.expect("it was listed");
+                let early = self.rules.table_early;
                 let server = state.server_mut(s);
-                server.shard.as_mut().expect("it was listed").freeze();
+                if early {
+                    server.hand_table(to);
+                } else {
+                    server.shard.as_mut().expect("it was listed").freeze();
+                }
                 server.hand_over(to);
+            }
+            Step::Tabled(s, at) => {
+                let table = state.tables[s][at].clone();
+                state.server_mut(s).hear_table(&table);
             }
             Step::Breaks(s) => {
                 state.left.breaks -= 1;

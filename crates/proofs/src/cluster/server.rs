@@ -2,6 +2,7 @@
 
 use super::client::{Answer, Ask};
 use super::etcd::{Etcd, keys};
+use super::handed::Table;
 use super::model::{BLOCK, DRIFT, TICK, TTL, WAIT};
 use lockwright_cluster::keys::ServerId;
 use lockwright_cluster::plan;
@@ -27,7 +28,7 @@ pub(super) enum Purpose {
     EvictAll,
     Evict(u128),
     Break { key: u128, token: u64 },
-    HandOver,
+    HandOver { to: ServerId },
 }
 
 /// A transaction on its way.
@@ -58,17 +59,19 @@ pub(super) struct Server {
     pub(super) renewal: Option<(Duration, bool)>,
     pub(super) request: Option<Request>,
     pub(super) shard: Option<Shard>,
-    holder: Option<(u128, u64)>,
-    queue: Vec<u128>,
+    pub(super) holder: Option<(u128, u64)>,
+    pub(super) queue: Vec<u128>,
     next_token: u64,
     sessions: BTreeMap<u128, Session>,
     /// What it says, and to which session.
     pub(super) said: Vec<(usize, u128, Answer)>,
+    /// What it tells the server that it has handed the shard to.
+    pub(super) hands: Option<Table>,
     /// It renews its lease in time, whenever time passes.
     pub(super) is_prompt: bool,
     /// It does not reach etcd.
     pub(super) is_cut: bool,
-    rules: Rules,
+    pub(super) rules: Rules,
 }
 
 impl Server {
@@ -88,6 +91,7 @@ impl Server {
             next_token: 0,
             sessions: BTreeMap::new(),
             said: Vec::new(),
+            hands: None,
             rules,
         }
     }
@@ -157,7 +161,7 @@ impl Server {
             (purpose, Outcome::Refused) => {
                 // Another server has the shard, and this one sees that and closes it; or there was no server to hand it to.
                 let shard = self.shard.as_mut().filter(|shard| shard.is_still(&etcd.map().state(0)));
-                if let (Purpose::HandOver, Some(shard)) = (purpose, shard) {
+                if let (Purpose::HandOver { .. }, Some(shard)) = (purpose, shard) {
                     shard.thaw();
                     self.grant();
                 }
@@ -183,6 +187,7 @@ impl Server {
                 if let Some(shard) = &mut self.shard {
                     shard.evicted_all();
                 }
+                self.forget_evicted();
                 self.grant();
             }
             Purpose::Evict(key) => {
@@ -200,7 +205,10 @@ impl Server {
                     self.grant();
                 }
             }
-            Purpose::HandOver => self.close(),
+            Purpose::HandOver { to } => {
+                self.hand_table(to);
+                self.close();
+            }
         }
     }
 
@@ -215,8 +223,8 @@ impl Server {
     pub(super) fn hand_over(&mut self, to: ServerId) {
         let idle: Vec<_> = self.sessions.keys().copied().filter(|key| !self.is_in_the_way(*key)).collect();
         if let Some(shard) = &self.shard {
-            let txn = shard.hand_over(to, &idle);
-            self.send((Purpose::HandOver, txn));
+            let txn = shard.hand_over(to, &idle, 0);
+            self.send((Purpose::HandOver { to }, txn));
         }
     }
 
@@ -303,7 +311,7 @@ impl Server {
         }
     }
 
-    fn say(&mut self, key: u128, answer: Answer) {
+    pub(super) fn say(&mut self, key: u128, answer: Answer) {
         if let Some(session) = self.sessions.get(&key) {
             self.said.push((session.client, key, answer));
         }
@@ -318,9 +326,10 @@ impl Server {
             }
             Ask::Claim { before, token } => self.claim(key, before, token),
             Ask::Claimed { before } => {
-                if self.shard.as_mut().is_some_and(|shard| shard.has_claimed(before)) {
-                    self.grant();
-                }
+                self.has_claimed(before);
+                // It may have had a session since that nobody heard of.
+                self.has_claimed(key);
+                self.settle(key);
             }
             Ask::Lock => {
                 self.queue.push(key);
@@ -330,8 +339,31 @@ impl Server {
         }
     }
 
+    fn has_claimed(&mut self, key: u128) {
+        if self.shard.as_mut().is_some_and(|shard| shard.has_claimed(key)) {
+            self.grant();
+        }
+    }
+
+    /// Claims have been waited for long enough. A registered session that is here has said what it holds.
+    pub(super) fn end_wait(&mut self) {
+        let is_registered = |key: &u128| self.shard.as_ref().is_some_and(|shard| shard.is_registered(*key));
+        let here: Vec<_> = self.sessions.keys().copied().filter(is_registered).collect();
+        for key in here {
+            self.has_claimed(key);
+            self.settle(key);
+        }
+        let now = self.clock;
+        if let Some(txn) = self.shard.as_mut().and_then(|shard| shard.wait_over(now)) {
+            self.send((Purpose::EvictAll, txn));
+        }
+    }
+
     fn claim(&mut self, key: u128, before: u128, token: u64) {
         let is_heard = self.shard.as_ref().is_some_and(|shard| shard.accepts(before, token));
+        if is_heard && self.shard.as_ref().is_some_and(|shard| !shard.is_recovering()) {
+            return self.attach(key, before, token);
+        }
         let has_rival = self.holder.is_some_and(|(_, other)| other > token);
         if !is_heard || has_rival {
             return self.say(key, Answer::Lost);
@@ -348,7 +380,7 @@ impl Server {
         self.grant();
     }
 
-    fn grant(&mut self) {
+    pub(super) fn grant(&mut self) {
         let (None, Some(&key), Some(shard)) = (self.holder, self.queue.first(), &self.shard) else { return };
         if shard.may_grant(key, self.next_token) {
             self.queue.remove(0);
@@ -372,7 +404,7 @@ impl Server {
             .hash(state);
         self.renewal.map(|(sent, renewed)| (self.clock.saturating_sub(sent).min(TTL), renewed)).hash(state);
         self.shard.as_ref().map(|shard| shard.counted_from(self.clock)).hash(state);
-        (self.holder, &self.queue, self.next_token).hash(state);
+        (self.holder, &self.queue, self.next_token, &self.hands).hash(state);
         for (key, session) in &self.sessions {
             (key, session).hash(state);
         }

@@ -16,6 +16,7 @@ impl Cluster {
             suspends: is(5),
             races: is(6),
             breaks: is(7),
+            tables: is(8),
         };
         Self { faults, rules: Rules::default() }
     }

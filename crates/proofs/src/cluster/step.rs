@@ -29,6 +29,8 @@ pub enum Step {
     WaitOver(usize),
     /// A server freezes the shard, to hand it to the other.
     Moves(usize),
+    /// A table of the shard arrives at a server: which of those that were said to it.
+    Tabled(usize, usize),
     /// An operator has a server break the grant of the lock.
     Breaks(usize),
     /// A server evicts a session whose client is gone.
@@ -78,6 +80,7 @@ impl fmt::Display for Step {
             Step::Closes(s) => write!(f, "S{s} sees that the shard is another's"),
             Step::WaitOver(s) => write!(f, "S{s} has waited for claims long enough"),
             Step::Moves(s) => write!(f, "S{s} freezes the shard and hands it over"),
+            Step::Tabled(s, at) => write!(f, "table {at} arrives at S{s}"),
             Step::Breaks(s) => write!(f, "S{s} is told to break the grant"),
             Step::Evicts(s, key) => write!(f, "S{s} evicts session {key}"),
             Step::ToServer(c) => write!(f, "what C{c} said arrives"),

@@ -5,6 +5,7 @@ use super::node::Setup;
 use crate::dispatcher::Dispatcher;
 use crate::durable::{Durable, LockValue, ValueKey};
 use crate::lock_table::LockTable;
+use crate::lock_table::handed::HandedTable;
 use crate::lock_table::sharded::{Gate, LeaseClock, Sharded, in_pieces};
 use crate::record::Record;
 use lockwright_cluster::Shard;
@@ -39,29 +40,37 @@ pub(super) struct Hosted {
 }
 
 impl Hosted {
-    /// Listens for clients of a shard that was taken.
+    /// Listens for clients of a shard that was taken, which goes on from the last owner's table if that has come.
     pub(super) async fn start(
         setup: &Setup,
-        (shard, values): (Shard, Vec<(ValueKey, LockValue)>),
+        (shard, values, handed): (Shard, Vec<(ValueKey, LockValue)>, Option<HandedTable>),
         id: u128,
         lease: Arc<LeaseClock>,
         bell: Arc<Notify>,
         counts: &Arc<Counts>,
     ) -> Result<Self, String> {
-        let (number, epoch, recovering) = (shard.number(), shard.epoch(), shard.is_recovering());
-        let tokens = (shard.first_token(), shard.tokens_below());
-        let durable = Durable::of_shard(id, epoch, tokens, setup.tcp.lease().at_server());
+        let (number, epoch) = (shard.number(), shard.epoch());
         let gate = Arc::new(Gate { lease, ..Gate::default() });
-        let dispatcher = {
-            let _on = setup.runtime.enter();
-            let mut table = LockTable::new(durable, recovering, Vec::new(), Vec::new());
+        let new = || {
+            let tokens = (shard.first_token(), shard.tokens_below());
+            let durable = Durable::of_shard(id, epoch, tokens, setup.tcp.lease().at_server());
+            let mut table = LockTable::new(durable, shard.is_recovering(), Vec::new(), Vec::new());
             table.retention.off = true;
-            table.has_values(values);
+            table.has_values(values.clone());
             if setup.keeps_history {
                 table.keep_history();
             }
             table.map = Some(Arc::clone(&setup.map));
-            table.sharded = Some(Box::new(Sharded::new(shard, Arc::clone(&gate), bell)));
+            table.sharded = Some(Box::new(Sharded::new(shard.clone(), Arc::clone(&gate), Arc::clone(&bell))));
+            table
+        };
+        let dispatcher = {
+            let _on = setup.runtime.enter();
+            let mut table = new();
+            if let Some(Err(why)) = handed.map(|handed| table.inherit(&handed)) {
+                tracing::warn!(shard = number, "{why}; its clients have to claim what they hold");
+                table = new();
+            }
             table.record = setup
                 .record
                 .as_ref()
@@ -77,6 +86,7 @@ impl Hosted {
         }
         let server = server?;
         let at = format!("{}:{}", setup.advertised(), server.address().port());
+        let recovering = dispatcher.lock_table().is_recovering();
         tracing::info!(shard = number, epoch, recovering, at, "serving a shard");
         Ok(Self {
             dispatcher,
@@ -181,15 +191,26 @@ impl Hosted {
         froze
     }
 
-    /// Tries to hand it over. `true`: it is another's.
-    pub(super) async fn hand_over(&self, etcd: &mut Etcd, lease: LeaseId) -> Result<bool, EtcdError> {
-        let Some(to) = self.moving else { return Ok(false) };
+    /// Tries to hand it over. Once it is another's: whose, and its table. Nothing changes in that any more: the gate is shut, and
+    /// what else is to be in etcd first is refused there.
+    pub(super) async fn hand_over(
+        &self,
+        etcd: &mut Etcd,
+        lease: LeaseId,
+    ) -> Result<Option<(ServerId, Option<HandedTable>)>, EtcdError> {
+        let Some(to) = self.moving else { return Ok(None) };
+        let proof = lockwright::internal::key();
         let txn = {
-            let mut table = self.dispatcher.lock_table();
+            let table = self.dispatcher.lock_table();
             let idle = table.idle_sessions();
-            table.sharded.as_mut().expect("it is one").shard.hand_over(to, &idle)
+            table.sharded.as_ref().expect("it is one").shard.hand_over(to, &idle, proof)
         };
-        Ok(matches!(etcd.txn(&txn, lease).await?, Outcome::Done(_)))
+        match etcd.txn(&txn, lease).await? {
+            Outcome::Done(_) => {
+                Ok(Some((to, self.dispatcher.lock_table().hand_over(to, proof, Instant::now()))))
+            }
+            Outcome::Refused => Ok(None),
+        }
     }
 
     /// It stays here, as was read from etcd after it could not be handed over.

@@ -5,12 +5,14 @@
 //! | this | what it is told before it starts |
 //! | `node` | the loop: its lease, the map, which shards to take and to give |
 //! | `hosted` | one shard that it serves |
+//! | `handover` | the table of a shard, from server to server |
 //! | `counts` | what is counted, for Prometheus |
 //! | `view` | what its page shows |
 //!
 //! What is decided is decided by `lockwright-cluster`; here it is carried out. What this folder must not do: grant anything.
 
 mod counts;
+mod handover;
 mod hosted;
 mod node;
 mod view;

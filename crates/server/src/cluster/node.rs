@@ -9,10 +9,12 @@
 
 use super::ClusterOptions;
 use super::counts::{Came, Counts};
+use super::handover::{self, Expected};
 use super::hosted::Hosted;
 use crate::ServeError;
 use crate::dispatcher::Admission;
 use crate::durable::{TOKENS_PER_SECOND, of_texts};
+use crate::lock_table::handed::{HandedTable, Tables};
 use crate::lock_table::sharded::LeaseClock;
 use lockwright_cluster::etcd::{Etcd, EtcdError, LeaseId};
 use lockwright_cluster::keys::{Keys, Registered, ServerId, parse_broken};
@@ -52,6 +54,10 @@ pub(crate) struct Setup {
     pub(crate) record: Option<PathBuf>,
     /// What clients are told.
     pub(crate) map: Arc<Mutex<String>>,
+    /// What other servers tell of the shards that they hand to this one.
+    pub(crate) tables: Arc<Tables>,
+    /// What is shown to clients by TLS, if that is used: other servers show the same, or what is signed by it.
+    pub(crate) certificates: Option<Vec<u8>>,
     /// There is a page, which shows the last grants of a lock.
     pub(crate) keeps_history: bool,
     /// Runs the listeners.
@@ -144,6 +150,8 @@ struct Member {
     /// There is something to write.
     bell: Arc<Notify>,
     hosted: BTreeMap<u16, Hosted>,
+    /// Shards that were handed to this server, and are not yet taken.
+    expected: Expected,
     /// Since when etcd cannot be asked.
     silent: Option<Instant>,
     /// When the lease was last certain, and whether it was said that it is not.
@@ -174,6 +182,7 @@ impl Member {
             clock,
             bell,
             hosted,
+            expected: Expected::default(),
             silent,
             certain,
             has_stopped: false,
@@ -185,7 +194,7 @@ impl Member {
 
     async fn run(mut self, mut stopped: oneshot::Receiver<()>) {
         let mut next = tokio::time::Instant::now() + POLL;
-        let bell = Arc::clone(&self.bell);
+        let (bell, tables) = (Arc::clone(&self.bell), Arc::clone(&self.setup.tables));
         loop {
             let done = tokio::select! {
                 biased;
@@ -195,6 +204,7 @@ impl Member {
                     next = tokio::time::Instant::now() + POLL;
                     done
                 }
+                () = tables.arrived.notified() => self.turn().await,
                 () = bell.notified() => self.write().await,
             };
             self.note(done).await;
@@ -318,8 +328,10 @@ impl Member {
     async fn take(&mut self, map: &ShardMap) -> Result<bool, EtcdError> {
         let me = self.tenancy.server;
         let taker = self.taker();
-        let handed = map.owned_by(me).filter(|number| !self.hosted.contains_key(number));
-        let mut takings: Vec<_> = handed
+        let handed: Vec<_> = map.owned_by(me).filter(|number| !self.hosted.contains_key(number)).collect();
+        let ready = self.expected.ready(&handed, map, &self.setup.tables);
+        let mut takings: Vec<_> = ready
+            .into_iter()
             .filter_map(|number| taker.adopt(number, &map.state(number)))
             .map(|(taking, txn)| (taking, txn, Came::Handed))
             .collect();
@@ -352,6 +364,12 @@ impl Member {
         let (sessions, broken) = (self.keys.sessions(number), self.keys.brokens(number));
         let (_, registered) = self.etcd.range(&sessions).await?;
         let (_, over) = self.etcd.range(&broken).await?;
+        let handed = match how {
+            Came::Handed => {
+                handover::table_of(&mut self.etcd, &self.keys, &self.setup.tables, number).await?
+            }
+            Came::New | Came::TakenOver => None,
+        };
         let values = self.keys.values(number);
         let (_, of_locks) = self.etcd.range(&values).await?;
         let last = |item: &Item, prefix: &str| item.key.strip_prefix(prefix).map(str::to_owned);
@@ -362,7 +380,9 @@ impl Member {
         let (now, wait) = (self.clock.now(), self.setup.tcp.lease().at_server());
         let shard = taking.taken(revision, registered, over.collect(), now, wait);
         let (lease, bell) = (Arc::clone(&self.clock), Arc::clone(&self.bell));
-        match Hosted::start(&self.setup, (shard, of_locks.collect()), id, lease, bell, &self.counts).await {
+        let handed = handed.filter(|_| shard.is_recovering());
+        let of = (shard, of_locks.collect(), handed);
+        match Hosted::start(&self.setup, of, id, lease, bell, &self.counts).await {
             Ok(mut hosted) => {
                 hosted.is_counted_as(number, how);
                 hosted.look_after(&mut self.etcd, self.tenancy.lease).await?;
@@ -401,10 +421,8 @@ impl Member {
         let moving: Vec<_> = moving.map(|(number, _)| *number).collect();
         for number in &moving {
             let Some(hosted) = self.hosted.get(number) else { continue };
-            let is_gone = hosted.hand_over(&mut self.etcd, self.tenancy.lease).await?;
-            if is_gone {
-                self.counts.handed_out();
-                self.close(*number).await;
+            if let Some((to, table)) = hosted.hand_over(&mut self.etcd, self.tenancy.lease).await? {
+                self.handed_over(*number, to, table).await;
                 continue;
             }
             // There was nobody to hand it to, or it was done before, which the map says.
@@ -414,6 +432,16 @@ impl Member {
             }
         }
         Ok(!moving.is_empty())
+    }
+
+    /// The shard is another server's, which is told what its table was.
+    async fn handed_over(&mut self, number: u16, to: ServerId, table: Option<HandedTable>) {
+        self.counts.handed_out();
+        let (map, _) = self.counts.seen();
+        if let (Some(table), Some((_, at))) = (table, map.servers.get(&to)) {
+            handover::tell(&self.setup, number, at, &table).await;
+        }
+        self.close(number).await;
     }
 
     /// Hands everything over and ends the lease. The next owner of a shard waits for what this server has promised; so a shard
@@ -429,11 +457,9 @@ impl Member {
             if !hosted.freeze(heir) && hosted.moving.is_none() {
                 continue;
             }
-            if !hosted.hand_over(&mut self.etcd, self.tenancy.lease).await.is_ok_and(|is_gone| is_gone) {
-                continue;
-            }
-            self.counts.handed_out();
-            self.close(number).await;
+            let done = hosted.hand_over(&mut self.etcd, self.tenancy.lease).await;
+            let Some((to, table)) = done.ok().flatten() else { continue };
+            self.handed_over(number, to, table).await;
             match self.read().await {
                 Ok(read) => map = read,
                 Err(_) => return,

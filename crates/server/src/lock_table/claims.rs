@@ -16,6 +16,9 @@ impl LockTable {
         units: Units,
         (token, epoch, key): (u64, u64, u128),
     ) {
+        if !self.is_recovering() && self.accepts(epoch, key, token) {
+            return self.attach(peer, lock, id, units, (token, key));
+        }
         let heard = self.is_recovering() && units.start < units.end && self.accepts(epoch, key, token);
         if !heard {
             self.totals.lost += 1;
@@ -63,11 +66,17 @@ impl LockTable {
         self.say(peer, &Response::Granted { id, token });
     }
 
-    /// The session of an earlier run with this key has claimed all that it still holds.
-    pub(super) fn all_claimed(&mut self, key: u128) {
-        if self.has_claimed(key) {
+    /// The client `peer`, whose session of an earlier run had this key, has claimed all that it still holds.
+    pub(super) fn all_claimed(&mut self, peer: u32, key: u128) {
+        // It may have had a session since that no server has heard of.
+        let own = self.session(peer).map_or(key, |session| session.key);
+        let is_last = self.has_claimed(key);
+        if self.has_claimed(own) || is_last {
             tracing::info!("all locks that were held are claimed");
             self.open();
+        }
+        for key in [key, own] {
+            self.settle(peer, key);
         }
     }
 

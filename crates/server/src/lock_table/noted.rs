@@ -74,7 +74,9 @@ impl LockTable {
         token: Option<u64>,
         change: impl FnOnce(&mut Claim),
     ) {
-        let Some(session) = self.sessions.get(peer as usize).and_then(Option::as_ref) else { return };
+        let session = self.sessions.get(peer as usize).and_then(Option::as_ref);
+        // What an absent one holds is noted when its client claims it.
+        let Some(session) = session.filter(|session| !session.absent) else { return };
         let Some(request) = session.slots.get(place as usize).and_then(Option::as_ref) else { return };
         let RequestRecord { lock: Some(lock), stage: Stage::Held { token: held }, units, .. } = request
         else {

@@ -149,7 +149,7 @@ impl LockTable {
     fn sift_front(&mut self, peer: u32, request: Request) -> Option<Request> {
         match request {
             Request::Open { .. } => self.say(peer, &Response::Elsewhere),
-            Request::Map { .. } => return Some(request),
+            Request::Map { .. } | Request::Hand { .. } => return Some(request),
             // Said with the space, and of no use before it is found.
             _ => {}
         }
@@ -382,11 +382,19 @@ impl LockTable {
             }
             Work::Evict { peer: (peer, serial), keys } => {
                 sharded.shard.evicted(&keys);
+                if sharded.shard.waits_until().is_some() {
+                    self.forget_absent();
+                }
                 if self.session(peer).is_some_and(|session| session.serial == serial) {
                     self.depart(peer, SessionEnd::Lost);
                 }
             }
-            Work::Forget(key) => sharded.shard.evicted(&[key]),
+            Work::Forget(key) => {
+                sharded.shard.evicted(&[key]);
+                if sharded.shard.waits_until().is_some() {
+                    self.forget_absent();
+                }
+            }
             Work::Break { by: Breaker::Session { peer: (peer, serial), request }, grants } => {
                 grants.into_iter().for_each(|(token, key)| sharded.shard.broke(token, key));
                 if self.session(peer).is_some_and(|session| session.serial == serial) {
@@ -431,17 +439,18 @@ impl LockTable {
     /// Claims have been waited for long enough: the transaction that takes the sessions out of the registry that did not claim.
     /// A registered session that is here has said what it holds.
     pub(crate) fn end_wait(&mut self) -> Option<Txn> {
-        let here: Vec<_> =
-            self.sessions.iter().flatten().filter(|session| session.registered).map(|s| s.key).collect();
-        let sharded = self.sharded.as_mut()?;
+        let sharded = self.sharded.as_ref()?;
         let now = sharded.gate.lease.now();
         let is_over = sharded.shard.waits_until().is_some_and(|until| now >= until);
         if !is_over || !sharded.unregistered.is_empty() {
             return None;
         }
-        if here.into_iter().any(|key| sharded.shard.has_claimed(key)) {
-            self.open();
-            return None;
+        let here = self.sessions.iter().enumerate().filter_map(|(peer, session)| {
+            let session = session.as_ref().filter(|session| session.registered && !session.absent)?;
+            Some((peer as u32, session.key))
+        });
+        for (peer, key) in here.collect::<Vec<_>>() {
+            self.all_claimed(peer, key);
         }
         self.sharded.as_mut()?.shard.wait_over(now)
     }
@@ -452,6 +461,7 @@ impl LockTable {
             sharded.shard.evicted_all();
         }
         self.open();
+        self.forget_absent();
     }
 }
 

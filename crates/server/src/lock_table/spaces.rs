@@ -158,6 +158,9 @@ impl LockTable {
         self.remember_departure(peer, how);
         let Some(session) = self.sessions.get_mut(peer as usize).and_then(Option::take) else { return };
         self.totals.sessions -= 1;
+        if let Some(tables) = &self.tables {
+            tables.forget(session.serial);
+        }
         let holds = session.slots.iter().flatten().any(|request| matches!(request.stage, Stage::Held { .. }));
         tracing::debug!(client = peer, label = session.label, ?how, "session over");
         if how == SessionEnd::Lost {

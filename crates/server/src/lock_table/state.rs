@@ -22,7 +22,7 @@ impl Hash for Session {
         });
         let handles: BTreeMap<_, _> =
             self.handles.iter().map(|(handle, target)| (handle, lock(target))).collect();
-        (space, handles, self.retains, self.retained).hash(state);
+        (space, handles, self.retains, self.retained, self.absent).hash(state);
     }
 }
 

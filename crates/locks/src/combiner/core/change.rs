@@ -7,7 +7,7 @@
 //! no writer can come in between.
 
 use super::{
-    Answer, ClientId, Core, IntervalTrees, Record, Refusal, Reply, Rules, State, Taken, bars, counts,
+    Answer, ClientId, Core, IntervalTrees, NIL, Record, Refusal, Reply, Rules, State, Taken, bars, counts,
 };
 use lockwright_fabric::observe::Mode;
 
@@ -80,6 +80,24 @@ impl<R: Rules> Core<R> {
         let slot = self.records.add(Record { id, ..whole });
         self.trees.insert(&mut self.records, slot, start, end);
         self.sessions[whole.client as usize][id as usize] = slot;
+    }
+
+    /// What client `from` holds or wants under `id` is from now on client `to`'s, under `as_id`, and stands where it stood.
+    ///
+    /// # Errors
+    /// If there is no such request, or the other number is in use.
+    pub fn pass_on(
+        &mut self,
+        (from, id): (ClientId, u32),
+        (to, as_id): (ClientId, u32),
+    ) -> Result<(), Refusal> {
+        let slot = self.held(from, id)?;
+        self.free_id(to, as_id)?;
+        self.sessions[from.0 as usize][id as usize] = NIL;
+        self.sessions[to.0 as usize][as_id as usize] = slot;
+        let request = self.request_mut(slot);
+        (request.client, request.id) = (to.0, as_id);
+        Ok(())
     }
 
     pub(super) fn upgrade(

@@ -469,6 +469,22 @@ fn giving_back_the_middle_keeps_both_ends() {
 }
 
 #[test]
+fn what_is_passed_on_to_another_client_stands_where_it_stood() {
+    let mut told = TestCombiner::new();
+    told.lock(1, Exclusive, 0, 10);
+    told.lock(2, Exclusive, 0, 10);
+    told.lock(3, Exclusive, 5, 6);
+    let of = |client| (ClientId(client), 0);
+    assert_eq!(told.0.pass_on(of(2), of(3)), Err(Refusal::IdInUse));
+    assert_eq!(told.0.pass_on(of(4), of(5)), Err(Refusal::NotHeld));
+    assert_eq!(told.0.pass_on(of(1), (ClientId(4), 7)), Ok(()));
+    assert_eq!(told.0.pass_on(of(2), of(5)), Ok(()));
+    assert_eq!((told.0.requests_of(ClientId(1)), told.0.requests_of(ClientId(2))), (0, 0));
+    assert_eq!(told.ask(4, Request::Unlock { id: 7 }), [granted(5, 2)], "before the third");
+    assert_eq!(told.ask(5, Request::Unlock { id: 0 }), [granted(3, 3)]);
+}
+
+#[test]
 fn a_client_that_departs_releases_all_it_held_in_one_step() {
     let mut told = TestCombiner::new();
     told.lock(1, Exclusive, 0, 10);

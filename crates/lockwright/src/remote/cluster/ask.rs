@@ -1,8 +1,8 @@
-//! One question to one server of a cluster: who serves what. The session lasts as long as the question.
+//! One question to one server of a cluster: who serves what; or what one server tells another. The session lasts as long as that.
 
 use crate::remote::transport::Transport;
-use crate::wire::{Request, Response, SERVER};
-use lockwright_fabric::backend::tcp::{CloseReason, SessionHandler};
+use crate::wire::{PAGE, Request, Response, SERVER};
+use lockwright_fabric::backend::tcp::{CloseReason, ConnectOptions, SessionHandler};
 use lockwright_fabric::{Message, PeerId};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::oneshot;
@@ -45,18 +45,37 @@ impl SessionHandler for Asker {
     }
 }
 
-/// The map, as the server at `server` has it.
-///
-/// # Errors
-/// In words, if it cannot be reached or does not answer.
-pub(super) async fn map_of(transport: &Transport, server: &str) -> Result<String, String> {
+/// Says all of these, and returns what the last is answered.
+async fn ask(transport: &Transport, server: &str, requests: impl Iterator<Item = Request>) -> Answer {
     let session = transport.connect(server).await.map_err(|error| error.why)?;
     let (tell, told) = oneshot::channel();
     let asker = Arc::new(Asker(Mutex::new((Vec::new(), Some(tell)))));
     let handler: Weak<Asker> = Arc::downgrade(&asker);
     session.set_handler(handler);
-    session.tell(SERVER, &Request::Map { id: 1 }.encode(1));
+    for (seq, request) in (1..).zip(requests) {
+        session.tell(SERVER, &request.encode(seq));
+    }
     let answer = told.await.unwrap_or_else(|_| Err("it gave no answer".to_owned()));
     session.close();
+    answer
+}
+
+/// The map, as the server at `server` has it.
+///
+/// # Errors
+/// In words, if it cannot be reached or does not answer.
+pub(super) async fn map_of(transport: &Transport, server: &str) -> Result<String, String> {
+    let answer = ask(transport, server, std::iter::once(Request::Map { id: 1 })).await;
     String::from_utf8(answer?).map_err(|_| "its map is no text".to_owned())
+}
+
+/// Tells the server at `server` the table of a shard that was handed to it.
+///
+/// # Errors
+/// In words, if it has not heard it.
+pub async fn hand_table(options: ConnectOptions, server: &str, table: &[u8]) -> Result<(), String> {
+    let last = table.len().div_ceil(PAGE).max(1) - 1;
+    let parts = table.chunks(PAGE).enumerate();
+    let parts = parts.map(|(at, part)| Request::Hand { id: 1, last: at == last, bytes: part.to_vec() });
+    ask(&Transport::Tcp(Box::new(options)), server, parts).await.map(drop)
 }

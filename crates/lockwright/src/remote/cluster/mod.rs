@@ -4,14 +4,14 @@
 //! |---|---|
 //! | this | every lock goes by the link to the owner of its shard |
 //! | `follow` | the map: where shards are served |
-//! | `ask` | one question to one server |
+//! | `ask` | one question to one server; and what one server tells another |
 //! | `belief` | whether what the owner of a shard says counts |
 //! | `inspector` | listings and breaking locks |
 //!
 //! A link is that to any server (`link`), with two differences: it looks the server up in the map whenever it connects, and grants
 //! count only while their server is certain that it owns the shard. Links are made when a lock of their shard is first named.
 
-mod ask;
+pub(crate) mod ask;
 pub(super) mod belief;
 pub(crate) mod follow;
 pub(crate) mod inspector;
