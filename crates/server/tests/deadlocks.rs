@@ -91,6 +91,7 @@ fn tasks_that_any_thread_may_go_on_with_are_not_marked() {
         let client = &Client::open(address).wait().unwrap();
         let (a, b) = (client.mutex("a").unwrap(), client.mutex("b").unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let held = lock(client, "b");
         thread::scope(|threads| {
             threads.spawn(move || {
                 runtime.block_on(async {
@@ -100,7 +101,6 @@ fn tasks_that_any_thread_may_go_on_with_are_not_marked() {
                     drop((first, second));
                 });
             });
-            let held = lock(client, "b");
             let (_, entries) = with_waiters(address, 1);
             let waiter = entries.iter().find(|entry| entry.state == EntryState::Waiting).unwrap();
             assert_eq!(waiter.thread, None, "{entries:#?}");

@@ -165,10 +165,10 @@ impl Election {
     /// Stands for election as `candidate`, and waits until it leads. `.await` it, or `.wait()`. Candidates are elected in the order
     /// in which they came, as far as the space is [fair](crate::guide#fairness).
     ///
-    /// A candidate's name has up to 64 bytes, without control characters and without blanks at its ends. On `shm:`, and in one-sided
-    /// spaces that processes of the server's host are in, too, it must fit into 55 bytes together with the host's, and the user's if
-    /// it comes by verbs. Two candidates of one name are two candidates. A campaign is a client of its own: it counts as one in the
-    /// space, and a leader's lease is that of the client's options.
+    /// A candidate's name has up to 64 bytes, without control characters and without blanks at its ends. On `shm:` and in one-sided
+    /// spaces it must fit into 55 bytes together with the host's, and the user's if it comes by verbs. Two candidates of one name are
+    /// two candidates. A campaign is a client of its own: it counts as one in the space, and a leader's lease is that of the client's
+    /// options.
     ///
     /// ```
     /// # async fn lead(token: u64) {}
@@ -238,7 +238,7 @@ impl Election {
 }
 
 /// Refuses what a listing would show otherwise.
-fn check_candidate(candidate: &str, client: &Client) -> Result<(), CampaignError> {
+fn check_candidate(candidate: &str, address: &str) -> Result<(), CampaignError> {
     let refuse = |why: String| Err(CampaignError::Candidate(why));
     if candidate.is_empty() || candidate.len() > CANDIDATE_MAX {
         return refuse(format!("a name has 1 to {CANDIDATE_MAX} bytes, not {}", candidate.len()));
@@ -247,7 +247,7 @@ fn check_candidate(candidate: &str, client: &Client) -> Result<(), CampaignError
         return refuse("a name has no control characters, and no blanks at its ends".to_owned());
     }
     #[cfg(target_os = "linux")]
-    if let Some(before) = listed_before(client)? {
+    if let Some(before) = listed_before(address) {
         let room = LOCAL_LABEL_MAX.saturating_sub(before);
         if candidate.len() > room {
             return refuse(format!("on this host a name has {room} bytes at most, not {}", candidate.len()));
@@ -256,21 +256,19 @@ fn check_candidate(candidate: &str, client: &Client) -> Result<(), CampaignError
     Ok(())
 }
 
-/// Bytes in front of a client's name, in spaces whose listings have little room.
+/// Bytes in front of a client's name, in spaces whose listings have little room: files of a host, and what may be one.
 #[cfg(target_os = "linux")]
-fn listed_before(client: &Client) -> Result<Option<usize>, LockError> {
-    use crate::client::label;
-    use crate::remote::one_sided::wanted;
+fn listed_before(address: &str) -> Option<usize> {
     // The client's pid is kept apart.
-    let label = label::of(Some(""));
+    let label = crate::client::label::of(Some(""));
     let (_, before) = label.split_once(' ').expect("a pid, then user and host");
-    Ok(match Address::parse(client.address()) {
+    match Address::parse(address) {
         Ok(Address::Shm(_) | Address::Local(_)) => before.rsplit('@').next().map(str::len),
-        Ok(Address::Served { space, .. }) if wanted(&space).is_some() => {
-            (client.protocols()?.keyed == "qplock-member").then_some(before.len())
+        Ok(Address::Served { space, .. }) => {
+            crate::remote::one_sided::wanted(&space).is_some().then_some(before.len())
         }
         _ => None,
-    })
+    }
 }
 
 /// A campaign under way: await it, or [`wait`](Self::wait) for it.
@@ -310,7 +308,7 @@ impl Campaign {
     /// How the space is opened for the candidate; `None` if this client will do.
     fn reopened(&self) -> Result<Option<crate::client::Open>, CampaignError> {
         let client = &self.election.client;
-        check_candidate(&self.candidate, client)?;
+        check_candidate(&self.candidate, client.address())?;
         client.check().map_err(|pid| HandleError::OtherProcess { pid })?;
         let own = matches!(Address::parse(client.address()), Ok(Address::Mem));
         // A lock that stays with its client is nobody's leadership: it is given back when the leader resigns.
