@@ -26,7 +26,7 @@ use lockwright_cluster::keys::{ServerId, SessionKey};
 use lockwright_fabric::backend::tcp::SessionEnd;
 use lockwright_fabric::observe::Mode;
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 impl LockTable {
     /// All that is held and wanted in a shard that was handed to `to`; with `proof`, which etcd has, too. `None` if it may change.
@@ -312,9 +312,4 @@ impl LockTable {
             Err(why) => self.refuse(peer, id, why),
         }
     }
-}
-
-/// How old something was at the last owner, in nanoseconds.
-fn age(text: &str) -> Option<Duration> {
-    text.parse().ok().map(Duration::from_nanos)
 }

@@ -9,7 +9,6 @@
 //!
 //! Requests stand in the order in which they are to be had: first what is held, then what waits. What is not there is `-`.
 
-use super::age;
 use crate::durable::{hex, unhex};
 use lockwright::LockName;
 use lockwright::wire::{Kind, RequestId, Units};
@@ -146,6 +145,6 @@ fn request(words: &[&str]) -> Option<HandedRequest> {
         token: number(token)?,
         before: number(before)?,
         kept: number(kept)?,
-        age: age(ns)?,
+        age: Duration::from_nanos(ns.parse().ok()?),
     })
 }
