@@ -14,7 +14,7 @@ const CYCLES: u32 = 500;
 /// How many are held, the goals beside none held, and beside the system's.
 const FEW: (u64, f64, f64) = (64, 1.5, 3.0);
 const MANY: (u64, f64, f64) = (1024, 2.5, 10.0);
-const MADE_OF: &str = "two locks of the gate, a look at every record, a record written and cleared";
+const MADE_OF: &str = "two locks of the gate, a way down the index, a record written and cleared";
 
 /// A space of its own, in which so many ranges are held.
 struct Held {

@@ -32,11 +32,16 @@
 //! | `client` | the three rules |
 //! | [`changes`] | upgrade and downgrade of a keyed lock |
 //! | [`ranges`], [`range_changes`] | range locks; upgrade, downgrade, a part given back |
+//! | [`index_layout`], `index` | the tree by which ranges are found: its words, and the tree |
+//! | [`indexed`] | how ranges are found, with it or without |
 //!
 //! The explorer runs all of them (`lockwright-proofs`, `holders/`); `lockwright` brings the spaces.
 
 pub mod changes;
 mod client;
+mod index;
+pub mod index_layout;
+pub mod indexed;
 pub(crate) mod listed;
 pub mod liveness;
 pub mod membership;

@@ -13,6 +13,7 @@
 //! would wait for the other.
 
 use super::client::HolderClient;
+use super::indexed::Inside;
 use super::ranges::{RangeRecorder, RangeRecords, unless};
 use super::record::State;
 use super::space::RecordRules;
@@ -131,7 +132,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         if !R::UPGRADES_ARE_JUDGED_INSIDE {
             self.give_gate_back(records.gate, inside).await.map_err(of_gate)?;
         }
-        let judged = self.judge_upgrade(records.range, claim, state, waits).await;
+        let judged = self.judge_upgrade(records.range, claim, (state, waits), Inside::new(&inside)).await;
         let given = match R::UPGRADES_ARE_JUDGED_INSIDE {
             true => self.give_gate_back(records.gate, inside).await,
             false => Ok(()),
@@ -161,11 +162,11 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         &self,
         record: u8,
         claim: Claim,
-        state: State,
-        waits: bool,
+        (state, waits): (State, bool),
+        inside: Inside,
     ) -> Result<bool, NotUpgraded> {
         let shared = (state, Mode::Shared);
-        let barred = self.recorder().bars_upgrade(record, claim).await?;
+        let barred = self.recorder().bars_upgrade(record, claim, inside).await?;
         let next = match barred {
             Barred::No => (State::Held, Mode::Exclusive),
             // The first to write that it waits is not refused later.
@@ -222,11 +223,12 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
             return self.shrunk(records.range, claim).await;
         };
         let (left, right) = (Claim { end: start, ..claim }, Claim { start: end, ..claim });
+        self.leave_other_index(records.gate, rest, claim).await;
         let inside = self.take_gate(records, claim).await?;
         if !R::RANGES_ARE_SPLIT_INSIDE {
             self.give_gate_back(records.gate, inside).await.map_err(of_gate)?;
         }
-        let split = self.split_range(records.range, rest, (left, right), token).await;
+        let split = self.split_range(records.range, rest, (left, right), (token, Inside::new(&inside))).await;
         if R::RANGES_ARE_SPLIT_INSIDE {
             // Lost or not: what is held now was held before.
             let _ = self.give_gate_back(records.gate, inside).await;
@@ -241,8 +243,11 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         record: u8,
         rest: u8,
         (left, right): (Claim, Claim),
-        token: u64,
+        (token, inside): (u64, Inside),
     ) -> Result<(), NotUpgraded> {
+        if R::SECOND_PIECES_ARE_ENTERED {
+            self.recorder().enter(rest, right, inside).await?;
+        }
         let holding = super::client::Holding { state: State::Held, claim: right, turn: 0 };
         self.recorder().write_range(rest, Some(holding)).await?;
         self.recorder().granted(rest, token).await?;

@@ -19,6 +19,7 @@
 //! the permits of those who hold some, and are alive, leave enough. Who wants any waits behind those who waited before.
 
 use super::client::{HolderClient, Holding, Recorder};
+use super::indexed::Inside;
 use super::range_changes::Barred;
 use super::record::State;
 use super::space::RecordRules;
@@ -43,14 +44,44 @@ pub trait RangeRecorder: Recorder {
     fn is_range_held(&self, record: u8, claim: Claim) -> impl Future<Output = Result<bool, FabricError>>;
 
     /// Whether another record of a client that is alive is [in the way](Holding::is_in_the_way); of a
-    /// [semaphore](super::record::is_semaphore), whether too few permits are left.
+    /// [semaphore](super::record::is_semaphore), whether too few permits are left. Of the holder of the gate.
     ///
     /// # Errors
     /// [`Denied::BadRequest`] if another client uses the semaphore with another limit.
-    fn is_blocked(&self, record: u8, claim: Claim, turn: u64) -> impl Future<Output = Result<bool, Denied>>;
+    fn is_blocked(
+        &self,
+        record: u8,
+        claim: Claim,
+        turn: u64,
+        inside: Inside,
+    ) -> impl Future<Output = Result<bool, Denied>>;
 
-    /// What bars the upgrade of a range of this client's, in the records of clients that are alive.
-    fn bars_upgrade(&self, record: u8, claim: Claim) -> impl Future<Output = Result<Barred, FabricError>>;
+    /// What bars the upgrade of a range of this client's, in the records of clients that are alive. Likewise.
+    fn bars_upgrade(
+        &self,
+        record: u8,
+        claim: Claim,
+        inside: Inside,
+    ) -> impl Future<Output = Result<Barred, FabricError>>;
+
+    /// Enters into the [index](super::index_layout), if the lock has one, what a record of this client's is about to say. Likewise.
+    fn enter(
+        &self,
+        record: u8,
+        claim: Claim,
+        inside: Inside,
+    ) -> impl Future<Output = Result<(), FabricError>>;
+
+    /// Another lock than `lock`, whose index has the entry of a record of this client's that is free.
+    fn entered_elsewhere(&self, record: u8, lock: u64) -> Option<u64>;
+
+    /// Takes that entry out, by the gate of the other lock.
+    fn take_out(
+        &self,
+        record: u8,
+        other: u64,
+        inside: Inside,
+    ) -> impl Future<Output = Result<(), FabricError>>;
 
     /// Swaps state and mode of a record of this client's. `false` if they are not what they should be: it was revoked.
     fn swap_range(
@@ -102,6 +133,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
     /// # Errors
     /// [`Denied::Busy`] if another client is; the records are free again.
     pub async fn try_range(&self, records: RangeRecords, claim: Claim) -> Result<u64, Denied> {
+        self.leave_other_index(records.gate, records.range, claim).await;
         let looked = self.look(records, claim, &mut None).await;
         self.tried(records, claim, looked).await
     }
@@ -110,6 +142,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
     /// `None` if others look just now, for longer than a moment; nothing has happened.
     #[inline(always)]
     pub async fn try_range_fast(&self, records: RangeRecords, claim: Claim) -> Option<Result<u64, Denied>> {
+        self.leave_other_index(records.gate, records.range, claim).await;
         let looked = match self.try_take_gate(records, claim).await {
             Ok(inside) => self.look_inside(records, claim, &mut None, inside).await,
             Err(Denied::Busy) => return None,
@@ -152,6 +185,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         claim: Claim,
         given_up: impl Fn() -> G,
     ) -> Result<u64, Denied> {
+        self.leave_other_index(records.gate, records.range, claim).await;
         match self.wait_for_range(records, claim, given_up).await {
             Ok(token) => Ok(token),
             Err(denied) => self.leave(records, claim, denied).await,
@@ -232,9 +266,12 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         inside: ShiftGrant,
     ) -> Result<Option<u64>, Denied> {
         let token = inside.token().unwrap_or_default();
-        let free = self.write_inside(records, claim, turn, token).await;
+        let free = self.write_inside(records, claim, turn, (token, Inside::new(&inside))).await;
         let given = self.give_gate_back(records.gate, inside).await;
         let free = free?;
+        if !R::RANGES_ARE_ENTERED_INSIDE {
+            self.recorder().enter(records.range, claim, Inside::new(&inside)).await?;
+        }
         if !R::RANGES_ARE_WRITTEN_INSIDE && free {
             self.recorder()
                 .write_range(records.range, Some(Holding { state: State::Held, claim, turn: 0 }))
@@ -264,14 +301,20 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         records: RangeRecords,
         claim: Claim,
         turn: &mut Option<u64>,
-        token: u64,
+        (token, inside): (u64, Inside),
     ) -> Result<bool, Denied> {
-        let blocked = self.recorder().is_blocked(records.range, claim, turn.unwrap_or_default()).await?;
+        let since = turn.unwrap_or_default();
+        let blocked = self.recorder().is_blocked(records.range, claim, since, inside).await?;
+        if blocked && turn.is_none() {
+            return Ok(false); // it only tries
+        }
+        if R::RANGES_ARE_ENTERED_INSIDE {
+            self.recorder().enter(records.range, claim, inside).await?;
+        }
         let state = if blocked { State::Waiting } else { State::Held };
         match turn {
             Some(turn @ 0) if blocked => *turn = token,
-            // It only tries, or waits already and has written that.
-            _ if blocked => return Ok(false),
+            _ if blocked => return Ok(false), // it waits already, and has written that
             _ => {}
         }
         if blocked || R::RANGES_ARE_WRITTEN_INSIDE {
@@ -279,6 +322,23 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
             self.recorder().write_range(records.range, Some(Holding { state, claim, turn })).await?;
         }
         Ok(!blocked)
+    }
+
+    /// A record of this client's may have been of another lock before, and its entry still in the index there. It comes out by
+    /// that lock's gate, if that is to be had at once; if not, the index at hand is given up where it is needed.
+    #[inline(always)]
+    pub(super) async fn leave_other_index(&self, gate: u8, range: u8, claim: Claim) {
+        if let Some(other) = self.recorder().entered_elsewhere(range, claim.lock) {
+            self.leave_index_of(RangeRecords { gate, range }, Claim { lock: other, ..claim }).await;
+        }
+    }
+
+    /// What goes wrong here goes wrong with the next verb, too.
+    #[cold]
+    async fn leave_index_of(&self, records: RangeRecords, other: Claim) {
+        let Ok(inside) = self.try_take_gate(records, other).await else { return };
+        let _ = self.recorder().take_out(records.range, other.lock, Inside::new(&inside)).await;
+        let _ = self.give_gate_back(records.gate, inside).await;
     }
 
     pub(super) async fn give_gate_back(&self, record: u8, inside: ShiftGrant) -> Result<(), Lost> {

@@ -4,9 +4,10 @@
 //! posted WRITEs; the server says who is in), and the explorer (one step per word; clients that are killed or stopped at any
 //! of them).
 
+use super::index_layout::IndexLayout;
 use super::record::{First, MAX_RECORDS, TableLayout};
 use arrayvec::ArrayVec;
-use lockwright_fabric::{FabricError, PeerId, Time, Word64};
+use lockwright_fabric::{Batch, FabricError, PeerId, Time, Word64};
 use std::fmt::Debug;
 
 /// The most words that are loaded at a time.
@@ -150,6 +151,23 @@ pub enum Order {
 
 /// A space with range locks.
 pub trait RangeSpace: HolderSpace {
+    /// Whether there is an [index](super::index_layout) of ranges, whose entries are loaded as the table's words are. Of direct spaces only.
+    const HAS_INDEX: bool = false;
+
+    /// Where it is.
+    fn index(&self) -> IndexLayout {
+        unreachable!("ranges are found by a scan of all records")
+    }
+
+    /// Executes verbs, of a space with an index.
+    ///
+    /// # Errors
+    /// If this client was evicted.
+    fn go_now<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
+        let _ = batch;
+        unreachable!("verbs have to be waited for")
+    }
+
     /// The keyed lock that is the gate of `lock`.
     fn gate(&self, lock: u64) -> u64;
 
@@ -190,6 +208,20 @@ pub trait RecordRules: Debug + 'static {
     const UPGRADING_HOLDS: bool = true;
     /// A range becomes two while its client has the gate.
     const RANGES_ARE_SPLIT_INSIDE: bool = true;
+    /// An index is good for one generation of its gate.
+    const TREES_ARE_OF_A_GENERATION: bool = true;
+    /// A range is entered into the index by the holder of the gate.
+    const RANGES_ARE_ENTERED_INSIDE: bool = true;
+    /// So is the second of two pieces.
+    const SECOND_PIECES_ARE_ENTERED: bool = true;
+    /// An entry that is in the index with another range is put where it belongs.
+    const ENTRIES_MOVE: bool = true;
+    /// An entry that another index has is not taken from it; and whoever reads one sees whether it is in the right tree.
+    const ENTRIES_ARE_IN_ONE_TREE: bool = true;
+    /// The greatest end below an entry is changed with what is below it.
+    const GREATEST_ENDS_FOLLOW: bool = true;
+    /// What an entry says is believed only if its record says so.
+    const RECORDS_ARE_THE_TRUTH: bool = true;
 }
 
 impl RecordRules for crate::shiftlock::Shipped {}

@@ -5,6 +5,7 @@
 //! alive is asked last, and only if one of its records matters: the records of the dead do not count.
 
 use super::client::{DirectRecorder, Holding, Recorder};
+use super::indexed::Inside;
 use super::listed::load_all;
 use super::query::{BarsUpgrade, IsBlocked, IsHeld, IsUpgrading, IsWanted, Query, TooFew};
 use super::range_changes::Barred;
@@ -43,7 +44,7 @@ impl<S: Clone, L, R: Clone> Clone for HolderTable<S, L, R> {
 }
 
 /// How often a record is read again that changed meanwhile. Written faster than it can be read, it says nothing that lasts.
-const READS: usize = 16;
+pub(super) const READS: usize = 16;
 
 /// Reads the first word of a record that is not free, these of its other words, and the first word again. `None` if it
 /// changed every time, or is free by now.
@@ -75,7 +76,9 @@ macro_rules! read_whole {
     }};
 }
 
-const RANGE_WORDS: [RecordWord; 3] = [RecordWord::Start, RecordWord::End, RecordWord::Turn];
+pub(super) use read_whole;
+
+pub(super) const RANGE_WORDS: [RecordWord; 3] = [RecordWord::Start, RecordWord::End, RecordWord::Turn];
 const OTHER_WORDS: [RecordWord; 5] =
     [RecordWord::Mark, RecordWord::Since, RecordWord::Start, RecordWord::End, RecordWord::Turn];
 
@@ -126,14 +129,14 @@ macro_rules! find_in_steps {
 }
 
 /// A space that is direct, with what loads its words at hand: looked up at every load, that would cost more than the load.
-struct Direct<'a, S, F> {
-    space: &'a S,
-    load: F,
+pub(super) struct Direct<'a, S, F> {
+    pub(super) space: &'a S,
+    pub(super) load: F,
 }
 
 impl<S: HolderSpace, F: Fn(Word64) -> u64> Direct<'_, S, F> {
     #[inline(always)]
-    fn load_now(&self, word: Word64) -> u64 {
+    pub(super) fn load_now(&self, word: Word64) -> u64 {
         (self.load)(word)
     }
 
@@ -144,7 +147,7 @@ impl<S: HolderSpace, F: Fn(Word64) -> u64> Direct<'_, S, F> {
 
 /// Whose a slot is.
 #[inline(always)]
-fn owner(word: u64) -> Option<PeerId> {
+pub(super) fn owner(word: u64) -> Option<PeerId> {
     u32::try_from(word).ok().filter(|peer| *peer != 0).map(PeerId)
 }
 
@@ -166,7 +169,7 @@ impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         &self.writer
     }
 
-    async fn find<Q: Query>(&self, query: &mut Q) -> Result<bool, FabricError> {
+    pub(super) async fn find<Q: Query>(&self, query: &mut Q) -> Result<bool, FabricError> {
         if S::IS_DIRECT {
             return self.find_now(query);
         }
@@ -314,7 +317,7 @@ impl<F: Fn(Word64) -> u64> TableReader<F> {
 
 impl<S: HolderSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
     #[inline(always)]
-    fn find_now<Q: Query>(&self, query: &mut Q) -> Result<bool, FabricError> {
+    pub(super) fn find_now<Q: Query>(&self, query: &mut Q) -> Result<bool, FabricError> {
         let direct = Direct { space: self.space(), load: self.space().loader() };
         find_in_steps!(&direct, self.space().layout(), query: load_now is_alive_now)
     }
@@ -420,12 +423,14 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> RangeRecorder for HolderTable<S, 
         Ok(held && first.is_for(Kind::Range, claim.lock))
     }
 
-    async fn bars_upgrade(&self, record: u8, claim: Claim) -> Result<Barred, FabricError> {
+    async fn bars_upgrade(&self, record: u8, claim: Claim, inside: Inside) -> Result<Barred, FabricError> {
         let mine = (self.space().me(), u64::from(record));
-        if !self.find(&mut BarsUpgrade { mine, claim, upgrading: false }).await? {
+        let mut bars = BarsUpgrade { mine, claim, upgrading: false };
+        if !self.find_range(&mut bars, record, claim, inside).await? {
             return Ok(Barred::No);
         }
-        let upgrading = self.find(&mut BarsUpgrade { mine, claim, upgrading: true }).await?;
+        bars.upgrading = true;
+        let upgrading = self.find_range(&mut bars, record, claim, inside).await?;
         Ok(if upgrading { Barred::ByAnUpgrade } else { Barred::ByReaders })
     }
 
@@ -450,10 +455,11 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> RangeRecorder for HolderTable<S, 
         self.space().store(record, words, Order::Messages).await
     }
 
-    async fn is_blocked(&self, record: u8, claim: Claim, turn: u64) -> Result<bool, Denied> {
+    async fn is_blocked(&self, record: u8, claim: Claim, turn: u64, inside: Inside) -> Result<bool, Denied> {
         let mine = (self.space().me(), u64::from(record));
         if !is_semaphore(claim.lock) {
-            return Ok(self.find(&mut IsBlocked { mine, claim, turn }).await?);
+            let mut query = IsBlocked { mine, claim, turn };
+            return Ok(self.find_range(&mut query, record, claim, inside).await?);
         }
         let mut query = TooFew { mine, claim, turn, held: 0, other_limit: false };
         let blocked = self.find(&mut query).await?;
@@ -461,6 +467,18 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> RangeRecorder for HolderTable<S, 
             true => Err(Denied::BadRequest(&Reason("others use this semaphore with another limit"))),
             false => Ok(blocked),
         }
+    }
+
+    async fn enter(&self, record: u8, claim: Claim, inside: Inside) -> Result<(), FabricError> {
+        self.enter_index(record, claim, inside)
+    }
+
+    fn entered_elsewhere(&self, record: u8, lock: u64) -> Option<u64> {
+        self.indexed_elsewhere(record, lock)
+    }
+
+    async fn take_out(&self, record: u8, lock: u64, inside: Inside) -> Result<(), FabricError> {
+        self.leave_index(record, lock, inside)
     }
 
     fn gate(&self, lock: u64) -> u64 {

@@ -35,6 +35,12 @@ impl ShiftGrant {
         self.stamp.mark()
     }
 
+    /// In which generation of its lock.
+    #[inline(always)]
+    pub(crate) const fn generation(&self) -> u64 {
+        self.stamp.generation()
+    }
+
     /// Of which lock.
     #[inline(always)]
     pub const fn lock(&self) -> u64 {

@@ -11,7 +11,8 @@ use super::members::NAMES;
 use super::ranges;
 use lockwright_fabric::backend::block_on;
 use lockwright_fabric::backend::shm::{Process, ShmEndpoint, ShmSpace, SpaceError, WordSlice};
-use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
+use lockwright_fabric::{Addr, Batch, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
+use lockwright_locks::holders::index_layout::IndexLayout;
 use lockwright_locks::holders::liveness::{self, Liveness};
 use lockwright_locks::holders::membership;
 use lockwright_locks::holders::record::{ClientWord, First, HEARTBEATS, MAX_RECORDS, RecordWord};
@@ -32,6 +33,17 @@ pub(crate) const RECORDS: u64 = MAX_RECORDS;
 /// The table.
 pub(crate) const LAYOUT: TableLayout =
     TableLayout::new(Addr { offset: 0, node: NodeId(0), region: RegionId(1) }, SLOTS, RECORDS);
+/// The index of ranges: entries behind the table, of each client's records on a page of its own, and roots beside the counts of
+/// changes.
+const INDEX: IndexLayout = IndexLayout {
+    entries: LAYOUT.directory(0).addr().plus(LAYOUT.bytes().next_multiple_of(4096)),
+    roots: ranges::root(0).addr(),
+    stride: ranges::STRIDE,
+    worth: 64,
+    every: 8,
+};
+/// Bytes of the table and the index's entries.
+pub(crate) const BYTES: u64 = LAYOUT.bytes().next_multiple_of(4096) + IndexLayout::bytes(&LAYOUT);
 /// Looks at a lock that is taken before its waiter queues: a few microseconds.
 const SPINS: u32 = 100;
 
@@ -56,7 +68,7 @@ struct Heartbeat {
 
 /// The words of a space's table.
 fn words(space: &ShmSpace) -> WordSlice {
-    space.word_slice(LAYOUT.directory(0), LAYOUT.bytes() / 8)
+    space.word_slice(LAYOUT.directory(0), BYTES / 8)
 }
 
 #[inline(always)]
@@ -70,11 +82,13 @@ pub(crate) fn reader(space: &ShmSpace) -> TableReader<impl Fn(Word64) -> u64 + u
     TableReader::new(LAYOUT, move |word| words.read(index(word)))
 }
 
-/// Allocates the part of the table that every client reads, and that of the client in `slot`.
+/// Allocates the part of the table that every client reads, and what is of the slot of `peer`.
 pub(crate) fn allocate(space: &ShmSpace, peer: PeerId) -> Result<(), SpaceError> {
     const CLIENT: u64 = 64 * (1 + RECORDS);
     let common = LAYOUT.bytes() - SLOTS * CLIENT;
     space.allocate(LAYOUT.directory(0).addr(), common)?;
+    let (entries, bytes) = INDEX.of_client(&LAYOUT, LAYOUT.slot(peer));
+    space.allocate(entries, bytes)?;
     space.allocate(LAYOUT.directory(0).addr().plus(common + LAYOUT.slot(peer) * CLIENT), CLIENT)
 }
 
@@ -231,6 +245,18 @@ impl HolderSpace for ShmHolders {
 }
 
 impl RangeSpace for ShmHolders {
+    const HAS_INDEX: bool = true;
+
+    #[inline(always)]
+    fn index(&self) -> IndexLayout {
+        INDEX
+    }
+
+    #[inline(always)]
+    fn go_now<B: Batch>(&self, batch: B) -> Result<B::Old, FabricError> {
+        block_on(self.ep.go(batch))
+    }
+
     fn gate(&self, lock: u64) -> u64 {
         ranges::gate(lock)
     }

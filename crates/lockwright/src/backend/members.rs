@@ -8,7 +8,7 @@
 //! when none of their records is in use. Not all of a space can be had by one process, nor by those who are in already
 //! ([`MOST`], [`KEPT_FREE`]).
 
-use super::holders::{LAYOUT, SLOTS};
+use super::holders::{self, SLOTS};
 use super::member::Member;
 use super::slots::SlotPool;
 use super::threads;
@@ -23,6 +23,7 @@ use lockwright_locks::shiftlock::versioned::Versioned;
 use lockwright_locks::shiftlock::{ShiftLock, ShiftParams};
 use lockwright_locks::{Grant, Lost, Protocol, Space};
 use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// Names of a space, and therefore lock ids.
@@ -57,6 +58,8 @@ pub(crate) struct Members {
     far: RwLock<Vec<Arc<Member>>>,
     /// The number of the next; held while joining.
     next: Mutex<u32>,
+    /// The number of the one that last had a free record, after a search: others are likely full.
+    roomy: AtomicU32,
 }
 
 /// A membership that is near, or any other.
@@ -95,7 +98,14 @@ impl Members {
         let first = Arc::new(Member::join(&space, lease_ns, 0)?);
         let near = std::array::from_fn(|_| OnceLock::new());
         let _ = near[0].set(first);
-        Ok(Self { space, lease_ns, near, far: RwLock::default(), next: Mutex::new(1) })
+        Ok(Self {
+            space,
+            lease_ns,
+            near,
+            far: RwLock::default(),
+            next: Mutex::new(1),
+            roomy: AtomicU32::new(0),
+        })
     }
 
     fn near(&self) -> impl Iterator<Item = &Arc<Member>> {
@@ -143,8 +153,10 @@ impl Members {
         Ok(())
     }
 
-    /// Ends memberships that are not needed now. The first that is in stays: names are looked up by it.
+    /// Ends memberships that are not needed now. The first that is in stays: names are looked up by it. Records are taken from the
+    /// first again, or the last would always be needed.
     pub(super) fn leave_unneeded(&self) {
+        self.roomy.store(0, Relaxed);
         let first = self.first().map(|member| member.number);
         let mut far = self.far.write().unwrap_or_else(PoisonError::into_inner);
         let unneeded = |member: &mut Arc<Member>| member.slots.is_unused() && Some(member.number) != first;
@@ -228,18 +240,19 @@ impl Members {
 
     #[inline(always)]
     fn claim_by<T>(&self, claim: impl Fn(&Member) -> Option<T>) -> Result<(MemberRef<'_>, T), LockError> {
-        let near = self.near().filter(|member| member.is_in());
-        for member in near {
-            if let Some(record) = claim(member) {
-                return Ok((MemberRef::Near(member), record));
-            }
+        if let Some(member) = self.find(self.roomy.load(Relaxed)).filter(|member| member.is_in())
+            && let Some(record) = claim(&member)
+        {
+            return Ok((member, record));
         }
-        self.claim_far(claim)
+        let (member, record) = self.search(claim)?;
+        self.roomy.store(member.number, Relaxed);
+        Ok((member, record))
     }
 
     #[cold]
     #[inline(never)]
-    fn claim_far<T>(&self, claim: impl Fn(&Member) -> Option<T>) -> Result<(MemberRef<'_>, T), LockError> {
+    fn search<T>(&self, claim: impl Fn(&Member) -> Option<T>) -> Result<(MemberRef<'_>, T), LockError> {
         loop {
             let known = self.known();
             let is_in = |member: &&Arc<Member>| member.is_in();
@@ -356,16 +369,17 @@ pub(crate) fn lock_bytes() -> u64 {
     <ShiftLock<Versioned>>::bytes_per_node(&SHAPE, &params())
 }
 
-/// Allocates the words of the locks called by name `id`: a lock, a gate and a count of changes.
+/// Allocates the words of the locks called by name `id`: a lock, a gate, a count of changes and an index's root.
 pub(crate) fn allocate_lock(space: &ShmSpace, id: u64) -> Result<(), SpaceError> {
     const WORD: u64 = Width::W128.bytes();
     for lock in [id, super::ranges::gate(id)] {
         space.allocate(SHAPE.place(lock, WORD), WORD)?;
     }
-    space.allocate(super::ranges::changes(id).addr(), 8)
+    space.allocate(super::ranges::changes(id).addr(), super::ranges::STRIDE)
 }
 
-/// What the regions of a space are for, and how large they are: locks, holder records, counts of changes.
+/// What the regions of a space are for, and how large they are: locks; holder records and the index's entries; counts of changes
+/// and the index's roots.
 pub(crate) fn regions() -> [u64; 3] {
-    [lock_bytes(), LAYOUT.bytes(), super::ranges::bytes(NAMES)]
+    [lock_bytes(), holders::BYTES, super::ranges::bytes(NAMES)]
 }

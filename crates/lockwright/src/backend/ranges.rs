@@ -29,13 +29,20 @@ pub(super) const LOOK_NS: u64 = 30_000_000;
 /// thread should be polling, the wait would never end: the try then fails as busy.
 pub(super) const TRY: Duration = Duration::from_millis(500);
 
-/// Bytes of the counts of changes of `locks` locks.
+/// Bytes of a lock's count of changes and, behind it, the root of its index.
+pub(super) const STRIDE: u64 = 16;
+
+/// Bytes of those of `locks` locks.
 pub(crate) const fn bytes(locks: u64) -> u64 {
-    locks * 8
+    locks * STRIDE
 }
 
-pub(super) fn changes(lock: u64) -> Word64 {
-    Word64::at(Addr { offset: name_of(lock) * 8, node: NodeId(0), region: REGION })
+pub(super) const fn changes(lock: u64) -> Word64 {
+    Word64::at(Addr { offset: name_of(lock) * STRIDE, node: NodeId(0), region: REGION })
+}
+
+pub(super) const fn root(lock: u64) -> Word64 {
+    Word64::at(changes(lock).addr().plus(8))
 }
 
 /// Tells the waiters that a range of `lock` is free, or that another waiter left the queue.

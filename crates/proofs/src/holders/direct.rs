@@ -30,7 +30,7 @@ const RECORD: u8 = 0;
 
 /// An endpoint whose verbs are instructions of the client's CPU.
 #[derive(Clone, Debug)]
-pub(crate) struct Immediate<E>(E);
+pub(crate) struct Immediate<E>(pub(super) E);
 
 impl<E: Endpoint> Endpoint for Immediate<E> {
     const IS_IMMEDIATE: bool = true;
@@ -50,7 +50,7 @@ impl<E: Endpoint> Endpoint for Immediate<E> {
 
 /// The holder table, read and written by instructions.
 #[derive(Clone, Debug)]
-pub(crate) struct DirectMemory<E>(Memory<E>);
+pub(crate) struct DirectMemory<E>(pub(super) Memory<E>);
 
 impl<E: Endpoint> HolderSpace for DirectMemory<E> {
     const IS_DIRECT: bool = true;
@@ -65,7 +65,7 @@ impl<E: Endpoint> HolderSpace for DirectMemory<E> {
     }
 
     fn loader(&self) -> impl Fn(Word64) -> u64 + Copy {
-        |word| at_once(self.0.part.load(self.0.ep.inner(), word)).expect("a load is refused to nobody")
+        |word| at_once(self.0.load_by(self.0.ep.inner(), word)).expect("a load is refused to nobody")
     }
 
     fn store_now<const N: usize>(&self, _: u8, words: [(Word64, u64); N]) -> Result<(), FabricError> {

@@ -110,6 +110,10 @@ pub struct HolderParams {
     pub version_bits: u32,
     /// Of ranges: whether they are permits of semaphores.
     pub permits: bool,
+    /// Of ranges: with an index, every so many tokens of a gate it is made, and swept.
+    pub index_every: u64,
+    /// Whether it is there from the beginning.
+    pub index_made: bool,
     /// Whether the first lock was left behind by a client that held it and is long dead.
     pub left_by_the_dead: bool,
     /// By how many dead readers, likewise.
@@ -132,6 +136,8 @@ impl Default for HolderParams {
             observed: false,
             version_bits: 0,
             permits: false,
+            index_every: 1,
+            index_made: false,
             left_by_the_dead: false,
             left_by_readers: 0,
             released: 0,

@@ -11,7 +11,7 @@ use lockwright_fabric::{Addr, Endpoint, FabricError, Needs, Time};
 use lockwright_locks::holders::range_changes::NotUpgraded;
 use lockwright_locks::holders::ranges::RangeRecords;
 use lockwright_locks::holders::record::{RecordWord, semaphore};
-use lockwright_locks::holders::{HolderClient, HolderTable, RecordRules};
+use lockwright_locks::holders::{HolderClient, HolderTable, RangeSpace, RecordRules};
 use lockwright_locks::shiftlock::layout::Layout;
 use lockwright_locks::shiftlock::versioned::Versioned;
 use lockwright_locks::shiftlock::{Rules, ShiftLock, Shipped};
@@ -38,15 +38,15 @@ impl RangeRules for Shipped {}
 
 /// Where things are: gates, liveness words, records, counts of changes.
 #[derive(Clone, Copy, Debug)]
-struct Places {
-    liveness: u64,
-    part: Part,
-    changes: u64,
-    end: u64,
+pub(super) struct Places {
+    pub(super) liveness: u64,
+    pub(super) part: Part,
+    pub(super) changes: u64,
+    pub(super) end: u64,
 }
 
 impl Places {
-    fn new(space: &Space, params: &HolderParams) -> Self {
+    pub(super) fn new(space: &Space, params: &HolderParams) -> Self {
         let liveness = space.table_bytes(16);
         let records = liveness + 8 * params.clients;
         let part = match params.observed {
@@ -94,12 +94,11 @@ impl<R: RangeRules> Protocol for HolderRanges<R> {
     fn client<E: Endpoint>(ep: E, space: &Space, params: &HolderParams) -> Explored<E, R> {
         let Places { liveness, part, changes, .. } = Places::new(space, params);
         let ep = Evictable::new(ep, liveness);
-        let ranges = Some(Ranges { changes, looks: params.looks });
+        let ranges = Some(Ranges { changes, looks: params.looks, index: None });
         let table = HolderTable::new(Memory { ep: ep.clone(), part, ranges });
         let observed = params.observed.then_some(params.clients);
-        let records = RangeRecords { gate: if params.range_records > 2 { 2 } else { 0 }, range: RANGE };
         let client = HolderClient::new(ep, space, &params.shift, table);
-        Explored { client, records, observed, permits: params.permits }
+        Explored { ranges: RangeClient::new(client, params), observed }
     }
 
     /// Records are cleared by their first words; everything else is wherever it came to.
@@ -131,13 +130,28 @@ impl<R: RangeRules> Proof for HolderRanges<R> {
 pub(crate) type Table<E, R> = HolderTable<Memory<E>, Versioned, R>;
 
 /// A client of the explorer's: one acquisition at a time, so one record of each kind.
-pub struct Explored<E, R> {
-    client: HolderClient<Evictable<E>, Table<E, R>, R>,
+pub(crate) struct RangeClient<E, S, R> {
+    client: HolderClient<E, HolderTable<S, Versioned, R>, R>,
     records: RangeRecords,
-    /// Of how many clients the records are only observed.
-    observed: Option<u64>,
     /// Whether locks are semaphores.
     permits: bool,
+}
+
+impl<E, S, R> RangeClient<E, S, R> {
+    pub(super) fn new(
+        client: HolderClient<E, HolderTable<S, Versioned, R>, R>,
+        params: &HolderParams,
+    ) -> Self {
+        let gate = if params.range_records > 2 { 2 } else { 0 };
+        Self { client, records: RangeRecords { gate, range: RANGE }, permits: params.permits }
+    }
+}
+
+/// The same, or one that only writes records, or looks at them.
+pub struct Explored<E, R> {
+    ranges: RangeClient<Evictable<E>, Memory<E>, R>,
+    /// Of how many clients the records are only observed.
+    observed: Option<u64>,
 }
 
 impl<E, R> Debug for Explored<E, R> {
@@ -170,13 +184,30 @@ impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
     type Grant = RangeGrant;
 
     async fn acquire(&self, want: Want) -> Result<RangeGrant, Denied> {
+        let Some(clients) = self.observed else { return self.ranges.acquire(want).await };
+        observed::acquire(self.ranges.client.recorder(), clients, want).await?;
+        Ok(RangeGrant { claim: want.claim, token: 0, rest: None })
+    }
+
+    async fn change(&self, grant: &mut RangeGrant, change: Change) -> Result<(), Denied> {
+        self.ranges.change(grant, change).await
+    }
+
+    async fn release(&self, grant: RangeGrant) -> Result<(), Lost> {
+        match self.observed {
+            Some(_) => Ok(observed::release(self.ranges.client.recorder()).await?),
+            None => self.ranges.release(grant).await,
+        }
+    }
+}
+
+impl<E: Endpoint, S: RangeSpace, R: RangeRules> LockClient for RangeClient<E, S, R> {
+    type Grant = RangeGrant;
+
+    async fn acquire(&self, want: Want) -> Result<RangeGrant, Denied> {
         let mut claim = want.claim;
         if self.permits {
             claim.lock = semaphore(claim.lock);
-        }
-        if let Some(clients) = self.observed {
-            observed::acquire(self.client.recorder(), clients, want).await?;
-            return Ok(RangeGrant { claim, token: 0, rest: None });
         }
         let token = match want.patience {
             Patience::Forever => self.client.take_range(self.records, claim).await?,
@@ -236,9 +267,6 @@ impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
     }
 
     async fn release(&self, grant: RangeGrant) -> Result<(), Lost> {
-        if self.observed.is_some() {
-            return Ok(observed::release(self.client.recorder()).await?);
-        }
         if let Some(rest) = grant.rest {
             self.client.give_range_back(REST, rest).await?;
         }
@@ -246,22 +274,22 @@ impl<E: Endpoint, R: RangeRules> LockClient for Explored<E, R> {
     }
 }
 
-const LEFT: Want = Want::range(0, Mode::Exclusive, 0, 2);
-const MIDDLE: Want = Want::range(0, Mode::Exclusive, 1, 3);
-const RIGHT: Want = Want::range(0, Mode::Exclusive, 2, 4);
-const READ: Want = Want::range(0, Mode::Shared, 1, 4);
-const TRY_MIDDLE: Want = MIDDLE.with(Patience::Try);
-const TRY_READ: Want = READ.with(Patience::Try);
-const TRY_LAST: Want = Want::range(0, Mode::Exclusive, 3, 4).with(Patience::Try);
+pub(super) const LEFT: Want = Want::range(0, Mode::Exclusive, 0, 2);
+pub(super) const MIDDLE: Want = Want::range(0, Mode::Exclusive, 1, 3);
+pub(super) const RIGHT: Want = Want::range(0, Mode::Exclusive, 2, 4);
+pub(super) const READ: Want = Want::range(0, Mode::Shared, 1, 4);
+pub(super) const TRY_MIDDLE: Want = MIDDLE.with(Patience::Try);
+pub(super) const TRY_READ: Want = READ.with(Patience::Try);
+pub(super) const TRY_LAST: Want = Want::range(0, Mode::Exclusive, 3, 4).with(Patience::Try);
 const SOON: Time = Time(1);
-const MIDDLE_SOON: Want = MIDDLE.with(Patience::Until(SOON));
+pub(super) const MIDDLE_SOON: Want = MIDDLE.with(Patience::Until(SOON));
 
 /// Looks of a waiter, after which it waits for a change. Every look counts at the gate, so the explorer would never see an
 /// end of it.
 const LOOKS: u32 = 2;
 
 /// Each of these once, with records for each.
-fn mixed(name: &'static str, wants: &[Want]) -> Case<HolderParams> {
+pub(super) fn mixed(name: &'static str, wants: &[Want]) -> Case<HolderParams> {
     let params = HolderParams { clients: wants.len() as u64, looks: LOOKS, ..HolderParams::default() };
     let case = Case::new(name).params(params).space(Space::of(1).units(4)).tokens();
     wants.iter().fold(case, |case, want| case.clients(1, &[*want]))
@@ -276,28 +304,28 @@ fn permits(name: &'static str, weights: &[u64]) -> Case<HolderParams> {
 }
 
 /// Who does not wait for long gives up at any moment; else as the patient.
-fn gives_up(case: Case<HolderParams>) -> Case<HolderParams> {
+pub(super) fn gives_up(case: Case<HolderParams>) -> Case<HolderParams> {
     case.timeouts(Timeouts::AnyUntil(SOON))
 }
 
 /// Nobody looks again by itself: every waiter is woken by a change, or waits for ever.
-fn woken(mut case: Case<HolderParams>) -> Case<HolderParams> {
+pub(super) fn woken(mut case: Case<HolderParams>) -> Case<HolderParams> {
     case.params.looks = 0;
     patient(case)
 }
 
-const ALL: Want = Want::range(0, Mode::Exclusive, 0, 4);
+pub(super) const ALL: Want = Want::range(0, Mode::Exclusive, 0, 4);
 /// Reads some of what [`READ`] does.
-const BESIDE: Want = Want::range(0, Mode::Shared, 0, 2);
-const UPGRADE: Change = Change::Upgrade(Patience::Forever);
+pub(super) const BESIDE: Want = Want::range(0, Mode::Shared, 0, 2);
+pub(super) const UPGRADE: Change = Change::Upgrade(Patience::Forever);
 const TRY_UPGRADE: Change = Change::Upgrade(Patience::Try);
 /// Leaves one piece.
-const SHRINK: Change = Change::Shrink { start: 2, end: 4 };
+pub(super) const SHRINK: Change = Change::Shrink { start: 2, end: 4 };
 /// Leaves two.
-const SPLIT: Change = Change::Shrink { start: 3, end: 3 };
+pub(super) const SPLIT: Change = Change::Shrink { start: 3, end: 3 };
 
 /// The first client, and all that want the same, change what they have.
-fn changed(name: &'static str, wants: &[Want], change: Change) -> Case<HolderParams> {
+pub(super) fn changed(name: &'static str, wants: &[Want], change: Change) -> Case<HolderParams> {
     let mut case = mixed(name, wants);
     case.params.range_records = if change == SPLIT { 3 } else { 2 };
     // What is left of a range keeps the token of the whole.

@@ -6,6 +6,7 @@
 
 use super::evictable::Evictable;
 use lockwright_fabric::{Addr, Endpoint, FabricError, NodeId, PeerId, RegionId, Time, Word64};
+use lockwright_locks::holders::index_layout::IndexLayout;
 use lockwright_locks::holders::record::{ClientWord, First, RecordWord, name_of};
 use lockwright_locks::holders::{HolderSpace, Order, RangeSpace, TableLayout};
 
@@ -170,6 +171,18 @@ pub struct Explored<E> {
 pub(crate) struct Ranges {
     pub(crate) changes: u64,
     pub(crate) looks: u32,
+    pub(crate) index: Option<IndexLayout>,
+}
+
+impl<E: Endpoint> Explored<E> {
+    /// Loads a word of the table, or of the index, which is where it says.
+    pub(super) async fn load_by(&self, ep: &impl Endpoint, word: Word64) -> Result<u64, FabricError> {
+        let index = self.ranges.and_then(|ranges| ranges.index);
+        match index {
+            Some(index) if word.addr().region == index.entries.region => ep.go(word.read()).await,
+            _ => self.part.load(ep, word).await,
+        }
+    }
 }
 
 impl<E: Endpoint> HolderSpace for Explored<E> {

@@ -9,6 +9,7 @@
 //! | `change_cases` | keyed locks that are upgraded and downgraded |
 //! | `direct` | keyed locks that are taken and given back without a future |
 //! | `explored_ranges` | ranges |
+//! | `indexed` | ranges that are found by an index |
 //! | `joined` | clients that come and go |
 //! | `observed` | records that are read while they are written |
 //! | `mutants` | what must be caught |
@@ -19,6 +20,7 @@ mod direct;
 mod evictable;
 mod explored;
 mod explored_ranges;
+mod indexed;
 mod joined;
 pub(crate) mod memory;
 mod mutants;
@@ -41,6 +43,7 @@ pub(crate) fn visit(visitor: &mut impl Visitor) {
     visitor.model::<Holders<Ending, Narrow>>();
     visitor.protocol::<HolderRanges>();
     direct::visit(visitor);
+    indexed::visit(visitor);
     joined::visit(visitor);
     mutants::visit(visitor);
 }
