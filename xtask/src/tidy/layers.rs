@@ -35,7 +35,7 @@ const LAYERS: [(&str, &[&str], &[&str]); 17] = [
     ("lockwright-c", &["lockwright"], &[]),
     ("lockwright-python", &["lockwright"], &[]),
     // Locks of existing programs: a user of the library, too.
-    ("lockwright-posix", &["lockwright"], &["lockwright-server"]),
+    ("lockwright-posix", &["lockwright"], &["lockwright-fabric", "lockwright-server"]),
     ("lockwright-preload", &["lockwright", "lockwright-posix"], &[]),
     ("lockwright-mount", &["lockwright", "lockwright-posix"], &["lockwright-server"]),
     (
