@@ -210,7 +210,8 @@ fn try_package(root: &Path, dist: &Path, line: &str) -> Result<(), String> {
 /// What it said, if it failed.
 pub(super) fn inside(root: &Path, command: &[&str]) -> Result<String, String> {
     const PREPARE: &str = "mount -t proc proc \"$0/proc\" && mkdir -p \"$0/dev/shm\" \
-         && mount -t tmpfs tmpfs \"$0/dev/shm\" && exec chroot \"$0\" \"$@\"";
+         && mount -t tmpfs tmpfs \"$0/dev/shm\" && touch \"$0/dev/null\" && mount --bind /dev/null \"$0/dev/null\" \
+         && exec chroot \"$0\" \"$@\"";
     let mut unshare = Command::new("unshare");
     unshare.args(["--mount", "--pid", "--fork", "--kill-child"]);
     if !crate::setup::is_root() {
