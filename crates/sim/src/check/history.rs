@@ -18,7 +18,8 @@
 //!
 //! So the lock was held from `G` to `R`, if it was not lost: shared up to `X` and exclusive from then on, exclusive up to `D`
 //! and shared from then on, with no other holder in between. When a lost one ended is unknown, so those are left
-//! out, but for their tokens; likewise what a process held that was killed after it had been stopped.
+//! out, but for their tokens; likewise what a process held that was killed after it had been stopped, and what it held between `D`
+//! and a kill.
 //!
 //! Counters are there because a history can be merged wrongly and a counter cannot: under a lock, a number is read and the
 //! next one written, so that two holders at once write the same.
@@ -81,6 +82,8 @@ struct Hold {
     client: PeerId,
     claim: Claim,
     token: u64,
+    /// The process was killed before it noted the new token, if there was one: it may have been about to ask.
+    untold: bool,
     from: u64,
     /// `None`: unknown.
     to: Option<u64>,
@@ -105,7 +108,7 @@ impl Chain {
     /// The piece that starts there is held in another mode from now on.
     fn change(&mut self, start: u64, mode: Mode, token: u64, time: u64) {
         let piece = self.piece(start);
-        let next = Hold { claim: Claim { mode, ..piece.claim }, token, from: time, ..*piece };
+        let next = Hold { claim: Claim { mode, ..piece.claim }, token, untold: false, from: time, ..*piece };
         let before = Hold { to: Some(time), ..std::mem::replace(piece, next) };
         self.before.push(before);
     }
@@ -236,7 +239,8 @@ impl History {
                     let lock = self.lock(line.word(0));
                     let mode = if line.word(1) == "s" { Mode::Shared } else { Mode::Exclusive };
                     let claim = Claim { lock, mode, start: line.number(2), end: line.number(3) };
-                    let hold = Hold { client, claim, token: line.number(4), from: line.time, to: None };
+                    let (token, untold) = (line.number(4), false);
+                    let hold = Hold { client, claim, token, untold, from: line.time, to: None };
                     let (before, pieces) = (Vec::new(), vec![hold]);
                     open = Some(Chain { from: line.time, before, pieces, fenced: false });
                 }
@@ -246,14 +250,17 @@ impl History {
                 }
                 ("D", Some(chain)) => {
                     // Its token comes later. It is larger than that of everything before.
-                    let token = chain.piece(line.number(0)).token + 1;
-                    chain.change(line.number(0), Mode::Shared, token, line.time);
+                    let start = line.number(0);
+                    let token = chain.piece(start).token + 1;
+                    chain.change(start, Mode::Shared, token, line.time);
+                    chain.piece(start).untold = true;
                     self.changes.downgrades += 1;
                 }
                 ("d", Some(chain)) => {
                     // A server that was restarted meanwhile knows it by the old one.
                     let piece = chain.piece(line.number(0));
                     piece.token = piece.token.max(line.number(1));
+                    piece.untold = false;
                 }
                 ("V", Some(chain)) => {
                     chain.cut(line.number(0), line.number(1), line.time);
@@ -305,7 +312,7 @@ impl History {
         (from, to): (u64, Option<u64>),
     ) {
         let claim = Claim { lock: self.lock(lock), ..claim };
-        self.holds.push(Hold { client, claim, token, from, to });
+        self.holds.push(Hold { client, claim, token, untold: false, from, to });
     }
 
     /// The number of a lock in claims.
@@ -337,7 +344,7 @@ impl History {
     pub fn check(&self) -> Result<(), Violation> {
         let mut events = Vec::new();
         for hold in &self.holds {
-            if let Some(to) = hold.to {
+            if let Some(to) = hold.to.filter(|_| !hold.untold) {
                 events.push((hold.from, hold.client, Observation::Granted(hold.claim, Some(hold.token))));
                 events.push((to, hold.client, Observation::Releasing(hold.claim)));
             }

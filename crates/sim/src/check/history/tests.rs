@@ -75,6 +75,17 @@ fn a_writer_that_comes_in_during_a_change_is_noticed() {
 }
 
 #[test]
+fn a_token_that_was_never_noted_bounds_nothing() {
+    let killed = "1 G a x 0 1 7\n2 D 0\n";
+    for token in [8, 9] {
+        let next = format!("4 G a x 0 1 {token}\n5 R\n6 U held\n");
+        assert_eq!(judged(&[killed, &next, "3 K 1\n"]), Ok(()), "it had not begun, or was done");
+    }
+    let next = "4 G a x 0 1 7\n5 R\n6 U held\n";
+    assert!(judged(&[killed, next, "3 K 1\n"]).is_err());
+}
+
+#[test]
 fn updates_that_are_lost_or_made_with_old_tokens_are_noticed_and_gaps_counted() {
     assert_eq!(counted("1 W count 1 7\n2 W count 2 8\n3 W count 5 9\n", 6), Ok(3));
     assert!(counted("1 W count 1 7\n2 W count 1 8\n", 1).unwrap_err().contains("written twice"));
