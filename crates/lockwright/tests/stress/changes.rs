@@ -6,13 +6,19 @@ use lockwright::{AnyGuard, ChangeError, Client, GuardState};
 use lockwright_fabric::random::SplitMix;
 use lockwright_sim::check::history::Log;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// For so long a broken upgrade waits.
 const QUEUES: Duration = Duration::from_secs(1);
+
+/// What was read, and with which token.
+struct Counters {
+    token: u64,
+    numbers: BTreeMap<u64, u64>,
+}
 
 /// What is held: one guard, or the pieces that are left of it.
 pub(crate) struct Held<'a> {
@@ -44,8 +50,12 @@ impl<'a> Held<'a> {
         self.guards[at].range().map_or((0, 1), |range| (range.start, range.end))
     }
 
+    fn path(&self, unit: u64) -> PathBuf {
+        self.folder.join(format!("{}-{unit}", self.lock))
+    }
+
     fn file(&self, unit: u64) -> FencedFile {
-        FencedFile::open(self.folder.join(format!("{}-{unit}", self.lock))).unwrap()
+        FencedFile::open(self.path(unit)).unwrap()
     }
 
     fn saw(&mut self, what: &str) {
@@ -57,10 +67,9 @@ impl<'a> Held<'a> {
         let (start, end) = self.units(at);
         for unit in start..end {
             if self.guards[at].is_shared() {
-                let mut file = self.file(unit);
-                let first = number(file.read().unwrap());
+                let before = self.read(at);
                 linger(self.dice);
-                if first != number(file.read().unwrap()) {
+                if self.has_changed(at, &before) {
                     self.saw("a reader saw a writer at work");
                 }
             } else {
@@ -95,10 +104,21 @@ impl<'a> Held<'a> {
         }
     }
 
-    /// Every counter of a piece.
-    fn read(&self, at: usize) -> BTreeMap<u64, u64> {
+    /// Every counter of a piece, and the piece's token.
+    fn read(&self, at: usize) -> Counters {
         let (start, end) = self.units(at);
-        (start..end).map(|unit| (unit, number(self.file(unit).read().unwrap()))).collect()
+        let numbers = (start..end).map(|unit| (unit, number(self.file(unit).read().unwrap()))).collect();
+        Counters { token: self.guards[at].token(), numbers }
+    }
+
+    /// Whether somebody wrote since. A writer that was stopped past its lease can do so once more, with its old token: readers
+    /// share, so none of them can show a token that would fence it off.
+    fn has_changed(&self, at: usize, before: &Counters) -> bool {
+        self.read(at).numbers.iter().any(|(unit, number)| {
+            let file = std::fs::read_to_string(self.path(*unit)).unwrap();
+            let writer = file.split_once('\n').map_or(0, |(token, _)| token.parse::<u64>().unwrap());
+            before.numbers[unit] != *number && writer > before.token
+        })
     }
 
     /// Changes what is held, a few times, and works under what is left.
@@ -133,8 +153,8 @@ impl<'a> Held<'a> {
     }
 
     /// Nobody wrote, while a lock was changed, what it still covers.
-    fn unchanged(&mut self, at: usize, before: &BTreeMap<u64, u64>) {
-        if self.read(at).iter().any(|(unit, number)| before[unit] != *number) {
+    fn unchanged(&mut self, at: usize, before: &Counters) {
+        if self.has_changed(at, before) {
             self.saw("another wrote while the lock was changed");
         }
     }
