@@ -266,7 +266,8 @@ impl World {
             mid = 0;
         }
         let first = u64::from(mid) | task | u64::from(inca) << 40 | flags;
-        let lane = self.dice.below(if self.dice.0.is_multiple_of(50) { 7 } else { 3 }) as u32;
+        let lanes = if self.dice.one_in(50) { 7 } else { 3 };
+        let lane = self.dice.below(lanes) as u32;
         let last = self.seqs.entry((from, lane)).or_default();
         let seq = match self.dice.below(20) {
             0 => *last,
