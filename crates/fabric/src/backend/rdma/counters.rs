@@ -3,14 +3,24 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
-/// The hardware counters of a port, by their names; empty if the driver has none.
+/// The kernel counts a lifespan in ticks of its clock, of ten milliseconds at most.
+const TICK: Duration = Duration::from_millis(10);
+
+/// The hardware counters of a port, by their names; empty if the driver has none. The kernel answers from what it has read within
+/// their lifespan (10 ms, mostly), so this waits for that long first.
 ///
 /// ```
 /// assert!(lockwright_fabric::backend::rdma::port_counters("no-such-device", 1).is_empty());
 /// ```
 pub fn port_counters(device: &str, port: u8) -> BTreeMap<String, u64> {
     let folder = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters");
+    let lifespan_ms =
+        fs::read_to_string(format!("{folder}/lifespan")).ok().and_then(|ms| ms.trim().parse().ok());
+    if let Some(ms) = lifespan_ms {
+        std::thread::sleep(Duration::from_millis(ms) + TICK);
+    }
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let read = |entry: fs::DirEntry| {
         let value = fs::read_to_string(entry.path()).ok()?.trim().parse().ok()?;
