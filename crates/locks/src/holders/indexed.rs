@@ -19,12 +19,12 @@ use std::cell::Cell;
 
 /// A holder of a gate, as its index knows it.
 #[derive(Clone, Copy, Debug)]
-pub struct Inside {
+pub struct GateHold {
     generation: u64,
     token: u64,
 }
 
-impl Inside {
+impl GateHold {
     /// Who has the gate by this grant.
     #[inline(always)]
     pub(super) fn new(grant: &ShiftGrant) -> Self {
@@ -36,7 +36,7 @@ impl Inside {
 const TAKEN_OUT: usize = 16;
 
 /// What an entry's record says.
-enum Said {
+enum Answer {
     /// It settles the question.
     Yes,
     /// It does not.
@@ -98,7 +98,7 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         layout: IndexLayout,
         lock: u64,
         root: Root,
-        inside: Inside,
+        inside: GateHold,
     ) -> Option<Tree<'_, S, impl Fn(Word64) -> u64 + '_, R>> {
         Tree::open(self.space(), self.space().loader(), layout, (lock, root), inside.generation)
     }
@@ -111,7 +111,7 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         query: &mut Q,
         record: u8,
         claim: Claim,
-        inside: Inside,
+        inside: GateHold,
     ) -> Result<bool, FabricError> {
         match self.index(claim.lock) {
             Some(layout) => self.find_indexed(query, (self.node(record), claim), inside, layout),
@@ -124,7 +124,7 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         &self,
         query: &mut Q,
         (mine, claim): (Node, Claim),
-        inside: Inside,
+        inside: GateHold,
         layout: IndexLayout,
     ) -> Result<bool, FabricError> {
         let root = self.root(&layout, claim.lock)?;
@@ -147,7 +147,7 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         &self,
         query: &mut Q,
         (mine, claim): (Node, Claim),
-        inside: Inside,
+        inside: GateHold,
         layout: IndexLayout,
         root: Root,
     ) -> Result<bool, Trouble> {
@@ -159,10 +159,10 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
                 return Ok(false);
             }
             let said = self.ask(query, claim.lock, node, &direct)?;
-            if let Said::Nothing = said {
+            if let Answer::Nothing = said {
                 let _ = says_nothing.try_push(node);
             }
-            Ok(matches!(said, Said::Yes))
+            Ok(matches!(said, Answer::Yes))
         })?;
         if inside.token.is_multiple_of(layout.every) {
             for node in says_nothing {
@@ -180,33 +180,33 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
         lock: u64,
         node: Node,
         direct: &Direct<'_, S, F>,
-    ) -> Result<Said, FabricError> {
+    ) -> Result<Answer, FabricError> {
         let layout = self.space().layout();
         let (slot, record) = node.place(layout);
-        let Some(peer) = owner(direct.load_now(layout.owner(slot))) else { return Ok(Said::Nothing) };
+        let Some(peer) = owner(direct.load_now(layout.owner(slot))) else { return Ok(Answer::Nothing) };
         let at = layout.record(slot, record);
         if !R::RECORDS_ARE_THE_TRUTH {
             let claim = Claim { lock, mode: Mode::Exclusive, start: 0, end: 0 };
             let first = First::new(State::Held, Kind::Range, &claim, 0);
-            return Ok(if query.may_match(peer, record, first) { Said::Yes } else { Said::No });
+            return Ok(if query.may_match(peer, record, first) { Answer::Yes } else { Answer::No });
         }
         let first = First(direct.load_now(at.word(RecordWord::First)));
         if !first.is_for(Kind::Range, lock) {
-            return Ok(Said::Nothing);
+            return Ok(Answer::Nothing);
         }
         if !query.may_match(peer, record, first) {
-            return Ok(Said::No);
+            return Ok(Answer::No);
         }
         let Some((first, words)) = read_whole!(direct, at, first, RANGE_WORDS, R: load_now) else {
-            return Ok(Said::No);
+            return Ok(Answer::No);
         };
         if !query.may_match(peer, record, first) || !query.matches(first, Some(words)) {
-            return Ok(Said::No);
+            return Ok(Answer::No);
         }
         if !self.space().is_alive_now(peer) {
-            return Ok(Said::Nothing);
+            return Ok(Answer::Nothing);
         }
-        Ok(if query.settles(first, Some(words)) { Said::Yes } else { Said::No })
+        Ok(if query.settles(first, Some(words)) { Answer::Yes } else { Answer::No })
     }
 
     #[cold]
@@ -217,7 +217,7 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
 
     /// Makes an index of what the records say, those of the dead included: they do no harm.
     #[cold]
-    fn build(&self, layout: IndexLayout, lock: u64, inside: Inside) -> Result<(), FabricError> {
+    fn build(&self, layout: IndexLayout, lock: u64, inside: GateHold) -> Result<(), FabricError> {
         let root = self.root(&layout, lock)?;
         let built = Tree::<S, _, R>::begin(self.space(), self.space().loader(), layout, (lock, root));
         let built = built.and_then(|mut tree| {
@@ -240,7 +240,7 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
 
     /// Sees to it that what a record of this client's is about to say is in the index, if there is one. Of the holder of the gate.
     #[inline(always)]
-    pub(super) fn enter_index(&self, record: u8, claim: Claim, inside: Inside) -> Result<(), FabricError> {
+    pub(super) fn enter_index(&self, record: u8, claim: Claim, inside: GateHold) -> Result<(), FabricError> {
         let Some(layout) = self.index(claim.lock) else { return Ok(()) };
         let root = self.root(&layout, claim.lock)?;
         let Some(mut tree) = self.tree(layout, claim.lock, root, inside) else { return Ok(()) };
@@ -260,7 +260,7 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> HolderTable<S, L, R> {
 
     /// Takes the entry of a free record of this client's out of the index of `lock`. Of the holder of that lock's gate.
     #[cold]
-    pub(super) fn leave_index(&self, record: u8, lock: u64, inside: Inside) -> Result<(), FabricError> {
+    pub(super) fn leave_index(&self, record: u8, lock: u64, inside: GateHold) -> Result<(), FabricError> {
         let Some(layout) = self.index(lock) else { return Ok(()) };
         let root = self.root(&layout, lock)?;
         let tree = self.tree(layout, lock, root, inside);

@@ -13,7 +13,7 @@
 //! would wait for the other.
 
 use super::client::HolderClient;
-use super::indexed::Inside;
+use super::indexed::GateHold;
 use super::ranges::{RangeRecorder, RangeRecords, unless};
 use super::record::State;
 use super::space::RecordRules;
@@ -132,7 +132,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         if !R::UPGRADES_ARE_JUDGED_INSIDE {
             self.give_gate_back(records.gate, inside).await.map_err(of_gate)?;
         }
-        let judged = self.judge_upgrade(records.range, claim, (state, waits), Inside::new(&inside)).await;
+        let judged = self.judge_upgrade(records.range, claim, (state, waits), GateHold::new(&inside)).await;
         let given = match R::UPGRADES_ARE_JUDGED_INSIDE {
             true => self.give_gate_back(records.gate, inside).await,
             false => Ok(()),
@@ -163,7 +163,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         record: u8,
         claim: Claim,
         (state, waits): (State, bool),
-        inside: Inside,
+        inside: GateHold,
     ) -> Result<bool, NotUpgraded> {
         let shared = (state, Mode::Shared);
         let barred = self.recorder().bars_upgrade(record, claim, inside).await?;
@@ -228,7 +228,8 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         if !R::RANGES_ARE_SPLIT_INSIDE {
             self.give_gate_back(records.gate, inside).await.map_err(of_gate)?;
         }
-        let split = self.split_range(records.range, rest, (left, right), (token, Inside::new(&inside))).await;
+        let split =
+            self.split_range(records.range, rest, (left, right), (token, GateHold::new(&inside))).await;
         if R::RANGES_ARE_SPLIT_INSIDE {
             // Lost or not: what is held now was held before.
             let _ = self.give_gate_back(records.gate, inside).await;
@@ -243,7 +244,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         record: u8,
         rest: u8,
         (left, right): (Claim, Claim),
-        (token, inside): (u64, Inside),
+        (token, inside): (u64, GateHold),
     ) -> Result<(), NotUpgraded> {
         if R::SECOND_PIECES_ARE_ENTERED {
             self.recorder().enter(rest, right, inside).await?;

@@ -19,7 +19,7 @@
 //! the permits of those who hold some, and are alive, leave enough. Who wants any waits behind those who waited before.
 
 use super::client::{HolderClient, Holding, Recorder};
-use super::indexed::Inside;
+use super::indexed::GateHold;
 use super::range_changes::Barred;
 use super::record::State;
 use super::space::RecordRules;
@@ -53,7 +53,7 @@ pub trait RangeRecorder: Recorder {
         record: u8,
         claim: Claim,
         turn: u64,
-        inside: Inside,
+        inside: GateHold,
     ) -> impl Future<Output = Result<bool, Denied>>;
 
     /// What bars the upgrade of a range of this client's, in the records of clients that are alive. Likewise.
@@ -61,7 +61,7 @@ pub trait RangeRecorder: Recorder {
         &self,
         record: u8,
         claim: Claim,
-        inside: Inside,
+        inside: GateHold,
     ) -> impl Future<Output = Result<Barred, FabricError>>;
 
     /// Enters into the [index](super::index_layout), if the lock has one, what a record of this client's is about to say. Likewise.
@@ -69,7 +69,7 @@ pub trait RangeRecorder: Recorder {
         &self,
         record: u8,
         claim: Claim,
-        inside: Inside,
+        inside: GateHold,
     ) -> impl Future<Output = Result<(), FabricError>>;
 
     /// Another lock than `lock`, whose index has the entry of a record of this client's that is free.
@@ -80,7 +80,7 @@ pub trait RangeRecorder: Recorder {
         &self,
         record: u8,
         other: u64,
-        inside: Inside,
+        inside: GateHold,
     ) -> impl Future<Output = Result<(), FabricError>>;
 
     /// Swaps state and mode of a record of this client's. `false` if they are not what they should be: it was revoked.
@@ -266,11 +266,11 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         inside: ShiftGrant,
     ) -> Result<Option<u64>, Denied> {
         let token = inside.token().unwrap_or_default();
-        let free = self.write_inside(records, claim, turn, (token, Inside::new(&inside))).await;
+        let free = self.write_inside(records, claim, turn, (token, GateHold::new(&inside))).await;
         let given = self.give_gate_back(records.gate, inside).await;
         let free = free?;
         if !R::RANGES_ARE_ENTERED_INSIDE {
-            self.recorder().enter(records.range, claim, Inside::new(&inside)).await?;
+            self.recorder().enter(records.range, claim, GateHold::new(&inside)).await?;
         }
         if !R::RANGES_ARE_WRITTEN_INSIDE && free {
             self.recorder()
@@ -301,7 +301,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
         records: RangeRecords,
         claim: Claim,
         turn: &mut Option<u64>,
-        (token, inside): (u64, Inside),
+        (token, inside): (u64, GateHold),
     ) -> Result<bool, Denied> {
         let since = turn.unwrap_or_default();
         let blocked = self.recorder().is_blocked(records.range, claim, since, inside).await?;
@@ -337,7 +337,7 @@ impl<E: Endpoint, B: RangeRecorder, R: Rules + RecordRules, L: VersionedLayout> 
     #[cold]
     async fn leave_index_of(&self, records: RangeRecords, other: Claim) {
         let Ok(inside) = self.try_take_gate(records, other).await else { return };
-        let _ = self.recorder().take_out(records.range, other.lock, Inside::new(&inside)).await;
+        let _ = self.recorder().take_out(records.range, other.lock, GateHold::new(&inside)).await;
         let _ = self.give_gate_back(records.gate, inside).await;
     }
 

@@ -5,7 +5,7 @@
 //! alive is asked last, and only if one of its records matters: the records of the dead do not count.
 
 use super::client::{DirectRecorder, Holding, Recorder};
-use super::indexed::Inside;
+use super::indexed::GateHold;
 use super::listed::load_all;
 use super::query::{BarsUpgrade, IsBlocked, IsHeld, IsUpgrading, IsWanted, Query, TooFew};
 use super::range_changes::Barred;
@@ -423,7 +423,7 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> RangeRecorder for HolderTable<S, 
         Ok(held && first.is_for(Kind::Range, claim.lock))
     }
 
-    async fn bars_upgrade(&self, record: u8, claim: Claim, inside: Inside) -> Result<Barred, FabricError> {
+    async fn bars_upgrade(&self, record: u8, claim: Claim, inside: GateHold) -> Result<Barred, FabricError> {
         let mine = (self.space().me(), u64::from(record));
         let mut bars = BarsUpgrade { mine, claim, upgrading: false };
         if !self.find_range(&mut bars, record, claim, inside).await? {
@@ -455,7 +455,13 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> RangeRecorder for HolderTable<S, 
         self.space().store(record, words, Order::Messages).await
     }
 
-    async fn is_blocked(&self, record: u8, claim: Claim, turn: u64, inside: Inside) -> Result<bool, Denied> {
+    async fn is_blocked(
+        &self,
+        record: u8,
+        claim: Claim,
+        turn: u64,
+        inside: GateHold,
+    ) -> Result<bool, Denied> {
         let mine = (self.space().me(), u64::from(record));
         if !is_semaphore(claim.lock) {
             let mut query = IsBlocked { mine, claim, turn };
@@ -469,7 +475,7 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> RangeRecorder for HolderTable<S, 
         }
     }
 
-    async fn enter(&self, record: u8, claim: Claim, inside: Inside) -> Result<(), FabricError> {
+    async fn enter(&self, record: u8, claim: Claim, inside: GateHold) -> Result<(), FabricError> {
         self.enter_index(record, claim, inside)
     }
 
@@ -477,7 +483,7 @@ impl<S: RangeSpace, L: Layout, R: RecordRules> RangeRecorder for HolderTable<S, 
         self.indexed_elsewhere(record, lock)
     }
 
-    async fn take_out(&self, record: u8, lock: u64, inside: Inside) -> Result<(), FabricError> {
+    async fn take_out(&self, record: u8, lock: u64, inside: GateHold) -> Result<(), FabricError> {
         self.leave_index(record, lock, inside)
     }
 
